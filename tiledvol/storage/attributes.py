@@ -1,0 +1,116 @@
+"""The tiledvol attributes of groups in a store: reading, writing, and what they must hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiledvol.errors import GeometryError, StoreError
+from tiledvol.geometry import Affine, check_affine
+from tiledvol.storage.spec import DTYPES, FORMAT
+from tiledvol.storage.store import Store
+
+KINDS = ("image", "label")
+
+
+@dataclass(frozen=True)
+class ImageSummary:
+    """What the catalogue knows of an image, enough to plan reads without any I/O.
+
+    Attributes
+    ----------
+    kind : {"image", "label"}
+        Whether voxels are intensities or class ids.
+    shape, chunk_shape : tuple of int
+        Of the full-resolution array, rank 3 or 4.
+    dtype : numpy.dtype
+        Of the stored voxels.
+    affine : (4, 4) float64
+        Voxel centre -> RAS+ mm.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    affine: Affine
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "kind": self.kind,
+            "shape": list(self.shape),
+            "chunk_shape": list(self.chunk_shape),
+            "dtype": self.dtype.name,
+            "affine": self.affine.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], where: str) -> ImageSummary:
+        """Return the summary, or raise `StoreError` naming ``where`` if it is malformed."""
+        try:
+            summary = cls(
+                str(data["kind"]),
+                tuple(int(n) for n in data["shape"]),
+                tuple(int(n) for n in data["chunk_shape"]),
+                np.dtype(data["dtype"]),
+                check_affine(data["affine"]),
+            )
+        except (KeyError, TypeError, ValueError, GeometryError) as error:
+            raise StoreError(f"{where}: malformed image metadata: {error!r}") from error
+        rank = len(summary.shape)
+        sound = (
+            summary.kind in KINDS
+            and rank in (3, 4)
+            and len(summary.chunk_shape) == rank
+            and min(*summary.shape, *summary.chunk_shape) >= 1
+            and summary.dtype in DTYPES
+        )
+        if not sound:
+            raise StoreError(f"{where}: malformed image metadata: {dict(data)}")
+        return summary
+
+
+def group_json(**attributes: Any) -> bytes:
+    """Return the ``zarr.json`` of a zarr v3 group with these attributes."""
+    group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return json.dumps(group, indent=1, allow_nan=False).encode()
+
+
+def parse_attributes(data: bytes, where: str) -> dict[str, Any]:
+    """Return the ``tiledvol`` attribute of a group's ``zarr.json``.
+
+    Raises
+    ------
+    StoreError
+        If it is not JSON, not a tiledvol group, or of a newer format.
+    """
+    try:
+        attributes = json.loads(data)["attributes"]["tiledvol"]
+        version = attributes["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{where}: not a tiledvol zarr.json ({error!r})") from error
+    if not isinstance(version, int) or version > FORMAT:
+        raise StoreError(
+            f"{where}: store format {version!r}; this tiledvol reads up to {FORMAT}: upgrade it"
+        )
+    return dict(attributes)
+
+
+def read_attributes(store: Store, path: str) -> dict[str, Any]:
+    """Return the ``tiledvol`` attribute of the group at ``path``.
+
+    Raises
+    ------
+    StoreError
+        If there is no such group, or it is malformed.
+    """
+    key = f"{path}/zarr.json"
+    data = store.read(key)
+    if data is None:
+        raise StoreError(f"{store.url}: {key} is missing; the subject was deleted or replaced")
+    return parse_attributes(data, f"{store.url}: {key}")

@@ -1,0 +1,341 @@
+"""Volume: one tiled array with its geometry, and reads of any region of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorstore as ts
+
+from tiledvol.errors import BlockError, GeometryError, ReadTimeoutError, StoreError
+from tiledvol.geometry import Affine, Box, orientation_of, spacing_of
+from tiledvol.storage.attributes import ImageSummary, read_attributes
+from tiledvol.storage.blocks import ImageBlocks, LabelBlocks, grid_shape
+from tiledvol.storage.slicing import PAD_MODES, padded_indices, select
+from tiledvol.storage.spec import check_process
+from tiledvol.storage.store import Store
+
+Array = npt.NDArray[Any]
+
+
+class Volume:
+    """An image or label of a subject: a tiled array of shape (X, Y, Z) or (C, X, Y, Z).
+
+    Opening costs no I/O; voxels are read by ``volume[...]``, `read` and `read_sync`. Volumes can
+    be pickled, and are safe to share between threads and event loops.
+
+    Attributes
+    ----------
+    subject, name : str
+        Which image this is.
+    """
+
+    def __init__(self, store: Store, subject: str, name: str, summary: ImageSummary) -> None:
+        self._store = store
+        self._summary = summary
+        self.subject = subject
+        self.name = name
+
+    def __repr__(self) -> str:
+        shape = "×".join(str(n) for n in self.shape)
+        return (
+            f"<Volume {self.subject}/{self.name}: {self.kind} {shape} {self.dtype}, "
+            f"{self.orientation}, {'×'.join(f'{s:.4g}' for s in self.spacing)} mm>"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_opening", "attributes")}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(X, Y, Z), or (C, X, Y, Z) with channels or time."""
+        return self._summary.shape
+
+    @property
+    def ndim(self) -> int:
+        """3, or 4 with channels or time."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of voxels, all channels together."""
+        return int(np.prod(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the voxels when decoded."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the voxels, as stored and as read."""
+        return self._summary.dtype
+
+    @property
+    def kind(self) -> str:
+        """``"image"`` or ``"label"``."""
+        return self._summary.kind
+
+    @property
+    def affine(self) -> Affine:
+        """Voxel centre (i, j, k, 1) -> RAS+ mm, (4, 4) float64."""
+        return self._summary.affine.copy()
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Distance in mm between voxel centres along x, y and z."""
+        x, y, z = spacing_of(self._summary.affine).tolist()
+        return (x, y, z)
+
+    @property
+    def orientation(self) -> str:
+        """Code of the world directions nearest to the axes, e.g. ``"RAS"``."""
+        return orientation_of(self._summary.affine)
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        """Shape of the blocks that a read decodes, of the array's rank."""
+        return self._summary.chunk_shape
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Number of blocks along each axis."""
+        return grid_shape(self.shape, self.chunk_shape)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """All that is stored about the image: source, scaling, statistics, provenance."""
+        return read_attributes(self._store, self._path())
+
+    @property
+    def statistics(self) -> dict[str, Any] | None:
+        """Of an image, see `tiledvol.storage.statistics.Statistics.finish`; None for a label."""
+        return self.attributes.get("statistics")
+
+    @cached_property
+    def _opening(self) -> Any:
+        """The future of the opened array: shared by all reads, so that it is opened once."""
+        return self._store.open_array(f"{self._path()}/0")
+
+    def _opened(self, array: ts.TensorStore) -> ts.TensorStore:
+        """Return the array after checking it against the catalogue."""
+        if tuple(array.shape) != self.shape or array.dtype.numpy_dtype != self.dtype:
+            raise StoreError(
+                f"{self._name()}: the array is {array.shape} {array.dtype.name}, but the "
+                f"catalogue says {self.shape} {self.dtype}; run `tiledvol reindex` on the dataset"
+            )
+        return array
+
+    def blocks(self) -> ImageBlocks | LabelBlocks:
+        """Return the per-block index: value ranges of an image, voxel counts of a label."""
+        index = self.read_index()
+        if self.kind == "label":
+            return LabelBlocks(index, self.grid)
+        return ImageBlocks(index[..., 0], index[..., 1])
+
+    def read_index(self) -> Array:
+        """Return the index array as `tiledvol.storage.blocks` describes it."""
+        what = f"reading the block index of {self._path()}"
+        array = self._store.result(self._store.open_array(f"{self._path()}/blocks"), what)
+        return np.asarray(self._store.result(array.read(), what))
+
+    def blocks_of(self, box: Box) -> list[tuple[int, ...]]:
+        """Return the grid positions of the blocks that a read of ``box`` decodes, in C order.
+
+        Parameters
+        ----------
+        box : Box
+            Of the array's rank, or spatial (3 axes) for all channels. What lies outside the
+            volume touches no block.
+        """
+        inside = self._full_box(box).intersect(Box.from_shape(self.shape))
+        if inside.size == 0:
+            return []
+        axes = zip(inside.start, inside.stop, self.chunk_shape, strict=True)
+        return list(product(*(range(a // c, -(-b // c)) for a, b, c in axes)))
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return voxels by numpy's basic indexing, decoding only the blocks that they lie in.
+
+        Raises
+        ------
+        IndexError
+            As numpy; also for boolean and integer arrays, which are not basic indexing.
+        BlockError, ReadTimeoutError
+            See `read`.
+        """
+        selection = select(key, self.shape)
+        if 0 in selection.shape:
+            return np.empty(selection.shape, self.dtype)[selection.finish]
+        return self._read_region(selection.region)[selection.finish]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Return all voxels, so that ``numpy.asarray(volume)`` reads the volume."""
+        if copy is False:
+            raise ValueError("A volume lies in a store: reading it makes a copy")
+        return np.asarray(self[...], dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    async def read(self, box: Box, pad: str = "constant", fill: float | None = None) -> Array:
+        """Read a box without blocking the event loop; any number may be under way at once.
+
+        Parameters
+        ----------
+        box : Box
+            Region to read, in voxels of the array (3 axes; a 4th, leading one selects channels,
+            else all are read). It may reach outside the volume, or lie outside entirely.
+        pad : {"constant", "edge", "reflect"}
+            What stands outside the volume, as in ``numpy.pad``.
+        fill : float, optional
+            The constant for ``pad="constant"``; 0 by default.
+
+        Returns
+        -------
+        array
+            Of the box's shape (with the channels in front where there are any) and the volume's
+            dtype. The caller owns it.
+
+        Raises
+        ------
+        BlockError
+            If a block is missing or fails its checksum; it names subject, image and block.
+        ReadTimeoutError
+            If the read takes longer than the dataset's time-out.
+        ValueError
+            If ``pad`` is unknown or ``fill`` does not fit the volume's dtype.
+        """
+        region, finish = self._plan(box, pad, fill)
+        if region is None:
+            return finish(None)
+        check_process()
+        try:
+            async with asyncio.timeout(self._store.timeout):
+                array = self._opened(await self._opening)
+                return finish(await array[region].read())
+        except TimeoutError as error:
+            raise self._timed_out(region) from error
+        except ValueError as error:
+            raise await asyncio.to_thread(self._explain, region, error) from error
+
+    def read_sync(self, box: Box, pad: str = "constant", fill: float | None = None) -> Array:
+        """Read a box and wait for it; see `read`."""
+        region, finish = self._plan(box, pad, fill)
+        if region is None:
+            return finish(None)
+        return finish(self._read_region(region))
+
+    def _plan(
+        self, box: Box, pad: str, fill: float | None
+    ) -> tuple[tuple[slice, ...] | None, Callable[[Array | None], Array]]:
+        """Return the region to read (None: nothing), and what makes the box's voxels of it."""
+        if pad not in PAD_MODES:
+            raise ValueError(f"pad={pad!r}: choose one of {', '.join(PAD_MODES)}")
+        if fill is not None and pad != "constant":
+            raise ValueError(f"fill={fill!r} has a meaning only with pad='constant'")
+        value = self._fill_value(fill)
+        full = self._full_box(box)
+        inside = full.intersect(Box.from_shape(self.shape))
+        if inside == full and full.size:
+            return full.slices, _as_read
+        if full.size == 0:
+            return None, lambda _: np.empty(full.shape, self.dtype)
+        if pad == "constant":
+
+            def place(read: Array | None) -> Array:
+                out = np.full(full.shape, value, self.dtype)
+                if read is not None:
+                    out[inside.translate([-a for a in full.start]).slices] = read
+                return out
+
+            return (inside.slices if inside.size else None), place
+        wanted = [
+            padded_indices(a, b, n, pad)
+            for a, b, n in zip(full.start, full.stop, self.shape, strict=True)
+        ]
+        source = tuple(slice(int(w.min()), int(w.max()) + 1) for w in wanted)
+        local = np.ix_(*(w - s.start for w, s in zip(wanted, source, strict=True)))
+        return source, lambda read: _as_read(read)[local]
+
+    def _fill_value(self, fill: float | None) -> Any:
+        if fill is None:
+            return self.dtype.type(0)
+        try:
+            value = self.dtype.type(fill)
+        except (TypeError, ValueError, OverflowError):
+            value = None
+        if value is None or (self.dtype.kind != "f" and value != fill):
+            raise ValueError(f"fill={fill!r} does not fit {self._name()}, which is {self.dtype}")
+        return value
+
+    def _full_box(self, box: Box) -> Box:
+        """Return the box with the channel axis in front where the volume has one."""
+        if box.ndim == self.ndim:
+            return box
+        if box.ndim == 3:
+            return Box((0, *box.start), (self.shape[0], *box.stop))
+        raise GeometryError(f"{self._name()} has {self.ndim} axes, the box {box} has {box.ndim}")
+
+    def _read_region(self, region: tuple[slice, ...]) -> Array:
+        check_process()
+        try:
+            array = self._opened(self._opening.result(timeout=self._store.timeout))
+            return np.asarray(array[region].read().result(timeout=self._store.timeout))
+        except TimeoutError as error:
+            raise self._timed_out(region) from error
+        except ValueError as error:
+            raise self._explain(region, error) from error
+
+    def _timed_out(self, region: tuple[slice, ...]) -> ReadTimeoutError:
+        return ReadTimeoutError(
+            f"{self._name()}: reading {_text(region)} did not finish within "
+            f"{self._store.timeout:g} s; the store may be unreachable (tiledvol.open(..., "
+            f"timeout=) if it is only slow)"
+        )
+
+    def _explain(self, region: tuple[slice, ...], error: ValueError) -> StoreError:
+        """Find the block that made a read fail: read those of the region one by one."""
+        try:
+            array = self._opening.result(timeout=self._store.timeout)
+        except (ValueError, TimeoutError):
+            del self._opening  # the next read tries again
+            return StoreError(f"{self._name()}: the array cannot be opened: {error}")
+        box = Box(tuple(s.start for s in region), tuple(s.stop for s in region))
+        for position in self.blocks_of(box):
+            try:
+                array[self.block_box(position).slices].read().result(self._store.timeout)
+            except (ValueError, TimeoutError) as found:
+                return BlockError(
+                    f"{self._name()}: block {position} is damaged or missing; convert the "
+                    f"subject again. ({found})"
+                )
+        return StoreError(f"{self._name()}: reading {_text(region)} failed: {error}")
+
+    def block_box(self, position: tuple[int, ...]) -> Box:
+        """Return the voxels of the block at a grid position."""
+        start = tuple(p * c for p, c in zip(position, self.chunk_shape, strict=True))
+        stop = tuple(
+            min(a + c, n) for a, c, n in zip(start, self.chunk_shape, self.shape, strict=True)
+        )
+        return Box(start, stop)
+
+    def _path(self) -> str:
+        return f"{self.subject}/{self.name}"
+
+    def _name(self) -> str:
+        return f"{self._store.url}: {self._path()}"
+
+
+def _as_read(read: Array | None) -> Array:
+    assert read is not None
+    return read
+
+
+def _text(region: tuple[slice, ...]) -> str:
+    return "[" + ", ".join(f"{s.start}:{s.stop}" for s in region) + "]"

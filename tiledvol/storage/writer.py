@@ -1,0 +1,244 @@
+"""Writing: slabs into arrays with their index, and subjects that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tiledvol.errors import StoreError
+from tiledvol.geometry import Affine, check_affine
+from tiledvol.storage import catalogue
+from tiledvol.storage.attributes import ImageSummary, group_json, parse_attributes
+from tiledvol.storage.blocks import ImageIndexBuilder, IndexBuilder, LabelIndexBuilder
+from tiledvol.storage.naming import check_name
+from tiledvol.storage.ngff import multiscales
+from tiledvol.storage.spec import (
+    DEFAULT_CHUNK,
+    DTYPES,
+    FORMAT,
+    TIMEOUT_S,
+    array_metadata,
+    chunk_shape,
+    index_metadata,
+    shard_shape,
+)
+from tiledvol.storage.store import Store
+
+Array = npt.NDArray[Any]
+
+STAGING = ".staging"
+"""Prefix below which the successor of a committed subject is written until it is whole."""
+
+
+def create_dataset(url: str | os.PathLike[str], timeout: float = TIMEOUT_S) -> Store:
+    """Return the store at ``url``, made a dataset if there is nothing yet.
+
+    Raises
+    ------
+    StoreError
+        If something that is not a tiledvol dataset lies there, or it cannot be written.
+    """
+    store = Store(url, timeout=timeout)
+    data = store.read("zarr.json")
+    if data is not None:
+        parse_attributes(data, f"{store.url}: zarr.json")
+        return store
+    if store.local_path and store.local_path.exists():
+        if not store.local_path.is_dir():
+            raise StoreError(f"{store.url}: is a file; give the folder of a dataset")
+        if any(p.name[0] != "." for p in store.local_path.iterdir()):
+            raise StoreError(
+                f"{store.url}: the folder is not empty and holds no tiledvol dataset; give a new "
+                f"or empty one"
+            )
+    store.write("zarr.json", group_json(tiledvol={"format": FORMAT}))
+    return store
+
+
+class ImageWriter:
+    """One array being written slab by slab, with its per-block index.
+
+    Slabs are compressed and written in the background; at most one is under way when `write`
+    returns, so that the memory of the one before may serve again.
+    """
+
+    def __init__(
+        self, store: Store, path: str, summary: ImageSummary, slow_axis: int, codec: str
+    ) -> None:
+        self._store = store
+        self._path = path
+        self.summary = summary
+        shard = shard_shape(summary.shape, summary.chunk_shape, slow_axis, summary.dtype.itemsize)
+        self._array = store.create_array(
+            f"{path}/0",
+            array_metadata(summary.shape, summary.dtype, summary.chunk_shape, shard, codec),
+        )
+        build: Callable[..., IndexBuilder] = (
+            LabelIndexBuilder if summary.kind == "label" else ImageIndexBuilder
+        )
+        self._index = build(summary.shape, summary.chunk_shape, summary.dtype)
+        self._pending: Any = None
+        self._written = 0
+
+    def write(self, start: Sequence[int], slab: Array) -> None:
+        """Write a slab; its memory must stay as it is until the next call returns.
+
+        Parameters
+        ----------
+        start : sequence of int
+            First voxel, of the array's rank, at a block's corner.
+        slab : array
+            Voxels of the array's rank and dtype, whole blocks but at the volume's end.
+        """
+        stop = tuple(a + n for a, n in zip(start, slab.shape, strict=True))
+        edges = zip(start, stop, self.summary.shape, self.summary.chunk_shape, strict=True)
+        if any(a % c or b > n or (b % c and b != n) for a, b, n, c in edges):
+            raise ValueError(f"slab {start} to {stop} does not consist of whole blocks")
+        region = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
+        future = self._array[region].write(slab, can_reference_source_data_indefinitely=True)
+        first = [a // c for a, c in zip(start, self.summary.chunk_shape, strict=True)]
+        self._index.add(first, slab)
+        self._wait()
+        self._pending = future
+        self._written += slab.size
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            self._store.result(self._pending, f"writing {self._path}")
+            self._pending = None
+
+    def abandon(self) -> None:
+        """Wait for what is under way, whatever becomes of it."""
+        if self._pending is not None:
+            self._pending.exception(timeout=self._store.timeout)
+
+    def finish(self, attributes: Mapping[str, Any]) -> None:
+        """Write the index and the metadata, once every voxel has been written.
+
+        Parameters
+        ----------
+        attributes : mapping
+            JSON-able facts to keep with the image.
+        """
+        self._wait()
+        if self._written != int(np.prod(self.summary.shape, dtype=object)):
+            raise StoreError(f"{self._path}: {self._written} voxels written, not all of them")
+        index, facts = self._index.finish()
+        array = self._store.create_array(
+            f"{self._path}/blocks", index_metadata(index.shape, index.dtype)
+        )
+        self._store.result(array.write(index), f"writing the index of {self._path}")
+        tiledvol = {"format": FORMAT, **self.summary.to_json(), **facts, **attributes}
+        name = self._path.rpartition("/")[2]
+        ome = multiscales(name, self.summary.affine, len(self.summary.shape) == 4)
+        self._store.write(f"{self._path}/zarr.json", group_json(ome=ome, tiledvol=tiledvol))
+
+
+class SubjectWriter:
+    """Writes the images of one subject; a context manager.
+
+    Nothing is visible until `commit`, whose last act is to write the subject's marker. A subject
+    that is there already stays as it is until then, and is replaced by it. Leaving the context
+    without a commit removes what was written.
+    """
+
+    def __init__(self, store: Store, subject: str) -> None:
+        self._store = store
+        self.subject = check_name(subject, "subject")
+        self._replaces = store.read(catalogue.marker_key(subject)) is not None
+        self._root = f"{STAGING}/{subject}.{secrets.token_hex(4)}" if self._replaces else subject
+        self._images: dict[str, ImageWriter] = {}
+        self._committed = False
+
+    def __enter__(self) -> SubjectWriter:
+        if not self._replaces:
+            self._store.delete_prefix(f"{self.subject}/")  # left over from a crash
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._committed:
+            for image in self._images.values():
+                image.abandon()
+            self._store.delete_prefix(f"{self._root}/")
+
+    def image(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: npt.DTypeLike,
+        affine: Affine,
+        *,
+        kind: str = "image",
+        slow_axis: int = 2,
+        chunk: int | Sequence[int] = DEFAULT_CHUNK,
+        codec: str = "lz4",
+    ) -> ImageWriter:
+        """Begin an image or label; one begun before under the same name is overwritten.
+
+        Parameters
+        ----------
+        name : str
+            Name within the subject.
+        shape : sequence of int
+            (X, Y, Z) or (C, X, Y, Z).
+        dtype : dtype
+            One of the integer types, float32 or float64; labels are unsigned.
+        affine : (4, 4) float64
+            Voxel centre -> RAS+ mm.
+        kind : {"image", "label"}
+            Whether voxels are intensities or class ids.
+        slow_axis : int
+            Spatial axis along which slabs will come.
+        chunk : int or 3 int
+            Edge of the blocks in voxels.
+        codec : {"lz4", "zstd", "none"}
+            Compression of the blocks.
+        """
+        check_name(name, "image")
+        if name in self._images:
+            self._images[name].abandon()
+        stored = np.dtype(dtype)
+        if stored not in DTYPES or (kind == "label" and stored.kind != "u"):
+            raise StoreError(f"{self.subject}/{name}: a {kind} cannot be stored as {stored}")
+        if len(shape) not in (3, 4) or min(shape) < 1:
+            raise StoreError(f"{self.subject}/{name}: shape {tuple(shape)} is no volume")
+        summary = ImageSummary(
+            kind, tuple(shape), chunk_shape(shape, chunk), stored, check_affine(affine)
+        )
+        writer = ImageWriter(self._store, f"{self._root}/{name}", summary, slow_axis, codec)
+        self._images[name] = writer
+        return writer
+
+    def commit(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the subject visible; return its entry for the catalogue.
+
+        Parameters
+        ----------
+        provenance : mapping
+            JSON-able record of what the subject was made from.
+        """
+        images = {name: writer.summary.to_json() for name, writer in sorted(self._images.items())}
+        entry = {"format": FORMAT, "images": images, "provenance": dict(provenance)}
+        if self._replaces:
+            self._replace()
+        self._store.write(catalogue.marker_key(self.subject), group_json(tiledvol=entry))
+        self._committed = True
+        return entry
+
+    def _replace(self) -> None:
+        """Put the staged images in the place of the committed ones."""
+        catalogue.update(self._store, drop=[self.subject])
+        self._store.delete(catalogue.marker_key(self.subject))
+        if self._store.local_path:
+            old = f"{STAGING}/{self.subject}.{secrets.token_hex(4)}"
+            self._store.move_prefix(f"{self.subject}/", f"{old}/")
+            self._store.move_prefix(f"{self._root}/", f"{self.subject}/")
+            self._store.delete_prefix(f"{old}/")
+        else:
+            self._store.delete_prefix(f"{self.subject}/")
+            self._store.move_prefix(f"{self._root}/", f"{self.subject}/")
