@@ -43,7 +43,7 @@ def test_zarr_python_reads_what_we_write(tmp_path, codec):
     assert array.chunks == (64, 20, 64)
     assert array.shards == (128, 20, 64)
     assert array.metadata.dimension_names == ("x", "y", "z")
-    assert group["a/ct/blocks"].shape == (2, 1, 3, 2)
+    assert group["a/ct/blocks/range"].shape == (2, 1, 3, 2)
 
 
 def test_images_are_ome_ngff_multiscales(tmp_path):
@@ -235,7 +235,7 @@ def test_ordinary_names_are_accepted(name):
 
 def corrupt_index(url, change):
     """Rewrite the stored per-block index of a/ct through zarr-python."""
-    array = zarr.open_group(url, mode="r+", zarr_format=3)["a/ct/blocks"]
+    array = zarr.open_group(url, mode="r+", zarr_format=3)["a/ct/blocks/range"]
     values = array[...]
     change(values)
     array[...] = values
@@ -248,7 +248,7 @@ def test_verify_names_what_is_wrong(tmp_path):
     assert tv.verify(url) == []
     corrupt_index(url, lambda index: index.__setitem__((1, 0, 2, 0), -51))
     (problem,) = tv.verify(url)
-    assert "a/ct: the per-block index does not match the voxels of block (1, 0, 2)" in problem
+    assert "a/ct: the per-block range does not match the voxels of block (1, 0, 2)" in problem
     assert tv.verify(url, ["b"]) == []
     shard = url / "b/f/0/c/1/0/0/0"
     data = bytearray(shard.read_bytes())

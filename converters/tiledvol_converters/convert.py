@@ -20,7 +20,7 @@ from tiledvol.storage.writer import ImageWriter, SubjectWriter, create_dataset
 from tiledvol_converters.source import DoesNotFitError, Source, open_source
 
 Progress = Callable[[str, int, int], None]
-"""Called with an image's name, the voxels written so far, and all voxels of the image."""
+"""Called with an image's name, the bytes of voxels written so far, and all of the image's."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _stream(
         slab_thickness(image.summary.chunk_shape[len(lead) + slow]),
         flipped=change.flips[slow],
     )
-    written, total = 0, int(np.prod((*lead, *info.shape)))
+    written, total = 0, int(np.prod((*lead, *info.shape))) * dtype.itemsize
     ranges = source.ranges(bounds)
     # The source is drawn from before its range is looked at: its end verifies checksums.
     for range_, slab in zip(ranges, source.slabs(dtype, ranges), strict=True):
@@ -256,7 +256,7 @@ def _stream(
         start[slow] = size - range_.stop if change.flips[slow] else range_.start
         stored = change.apply(slab)
         image.write((range_.channels[0], *start) if lead else start, stored if lead else stored[0])
-        written += slab.size
+        written += slab.nbytes
         if progress:
             progress(name, written, total)
     image.finish(

@@ -16,6 +16,10 @@ from tiledvol.storage.store import Store
 
 KINDS = ("image", "label")
 
+MAX_CATALOGUED_CLASSES = 64
+"""Up to so many classes, a label's voxel totals are in the catalogue, so that samplers of a large
+dataset know who has which class without reading every subject; else the per-block index tells."""
+
 
 @dataclass(frozen=True)
 class ImageSummary:
@@ -31,6 +35,8 @@ class ImageSummary:
         Of the stored voxels.
     affine : (4, 4) float64
         Voxel centre -> RAS+ mm.
+    classes : dict of int to int, or None
+        Of a label with at most `MAX_CATALOGUED_CLASSES` of them: voxels of each class id.
     """
 
     kind: str
@@ -38,6 +44,7 @@ class ImageSummary:
     chunk_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     affine: Affine
+    classes: dict[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -47,6 +54,7 @@ class ImageSummary:
             "chunk_shape": list(self.chunk_shape),
             "dtype": self.dtype.name,
             "affine": self.affine.tolist(),
+            **({"classes": self.classes} if self.classes is not None else {}),
         }
 
     @classmethod
@@ -59,8 +67,9 @@ class ImageSummary:
                 tuple(int(n) for n in data["chunk_shape"]),
                 np.dtype(data["dtype"]),
                 check_affine(data["affine"]),
+                {int(k): int(v) for k, v in data["classes"].items()} if "classes" in data else None,
             )
-        except (KeyError, TypeError, ValueError, GeometryError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, GeometryError) as error:
             raise StoreError(f"{where}: malformed image metadata: {error!r}") from error
         rank = len(summary.shape)
         sound = (

@@ -1,11 +1,12 @@
-"""The per-block index: voxel counts per class for labels, value ranges for images.
+"""The per-block index: voxel counts per class for labels, value ranges and sums for images.
 
 Blocks are numbered in C order over the grid of an array's chunks, channels first where there are
-any. The index is one small array beside the voxels, so that samplers and readers learn what is
+any. The index is a few small arrays beside the voxels, so that samplers and readers learn what is
 where without decoding a block:
 
-- of an image, shape (grid..., 2), the image's dtype: least and greatest voxel that is not NaN;
-- of a label, shape (n, 3), int64: rows (class, block, voxels), sorted, without zero counts.
+- of an image ``range``, shape (grid..., 2), the image's dtype: least and greatest voxel that is
+  not NaN; and ``sum``, shape (grid...), float64: the sum of the voxels, those that are NaN too;
+- of a label ``counts``, shape (n, 3), int64: rows (class, block, voxels), sorted, no zero counts.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ from tiledvol.errors import StoreError
 from tiledvol.storage.statistics import Statistics
 
 Array = npt.NDArray[Any]
-
-MAX_LISTED_CLASSES = 1024
-"""Up to so many classes, their voxel totals are also in the label's metadata."""
 
 
 def grid_shape(shape: Sequence[int], chunk: Sequence[int]) -> tuple[int, ...]:
@@ -47,28 +45,31 @@ class IndexBuilder(Protocol):
         """
         ...
 
-    def finish(self) -> tuple[Array, dict[str, Any]]:
-        """Return the index array, and what goes into the image's metadata."""
+    def finish(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return the index arrays by name, and what goes into the image's metadata."""
         ...
 
 
 class ImageIndexBuilder:
-    """Value range per block, and statistics of the whole."""
+    """Value range and sum per block, and statistics of the whole."""
 
     def __init__(self, shape: Sequence[int], chunk: Sequence[int], dtype: np.dtype[Any]) -> None:
         self._chunk = tuple(chunk)
         self._ranges = np.zeros((*grid_shape(shape, chunk), 2), dtype)
+        self._sums = np.zeros(grid_shape(shape, chunk))
         self._statistics = Statistics(dtype)
 
     def add(self, first: Sequence[int], slab: Array) -> None:
         """Add a slab of whole blocks."""
         for position, block in _blocks(slab, self._chunk, first):
             self._ranges[position] = _value_range(block)
+            self._sums[position] = block.sum(dtype=np.float64)
         self._statistics.add(slab)
 
-    def finish(self) -> tuple[Array, dict[str, Any]]:
-        """Return the ranges, and ``{"statistics": ...}``."""
-        return self._ranges, {"statistics": self._statistics.finish()}
+    def finish(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return ranges and sums, and ``{"statistics": ...}``."""
+        arrays = {"range": self._ranges, "sum": self._sums}
+        return arrays, {"statistics": self._statistics.finish()}
 
 
 class LabelIndexBuilder:
@@ -87,13 +88,10 @@ class LabelIndexBuilder:
             number = int(np.ravel_multi_index(position, self._grid))
             self._rows.append(np.stack([classes, np.full(classes.size, number), counts], axis=1))
 
-    def finish(self) -> tuple[Array, dict[str, Any]]:
-        """Return the rows, and ``{"classes": {id: voxels}}`` unless there are too many."""
+    def finish(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return the rows; of a label there are no further facts."""
         rows = np.concatenate(self._rows)
-        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-        totals = LabelBlocks(rows, self._grid).totals
-        listed = {str(k): v for k, v in totals.items()}
-        return rows, {"classes": listed if len(listed) <= MAX_LISTED_CLASSES else None}
+        return {"counts": rows[np.lexsort((rows[:, 1], rows[:, 0]))]}, {}
 
 
 def _blocks(
@@ -131,16 +129,19 @@ def count_classes(labels: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 
 @dataclass(frozen=True)
 class ImageBlocks:
-    """Value ranges of an image's blocks.
+    """Value ranges and sums of an image's blocks.
 
     Attributes
     ----------
     min, max : arrays of shape ``grid``
         Least and greatest voxel of each block, NaN left out, in the image's dtype.
+    sum : float64 array of shape ``grid``
+        Sum of each block's voxels; NaN where one is.
     """
 
     min: Array
     max: Array
+    sum: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

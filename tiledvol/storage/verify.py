@@ -17,7 +17,7 @@ from tiledvol.storage.spec import TIMEOUT_S
 from tiledvol.storage.volume import Volume
 
 Progress = Callable[[str, int, int], None]
-"""Called with a volume's ``subject/image``, the voxels verified so far, and all of its voxels."""
+"""Called with a volume's ``subject/image``, the bytes of voxels verified, and all of them."""
 
 MOMENT_TOLERANCE = 1e-6
 """Relative difference of mean and std that the order of summation may cause."""
@@ -85,16 +85,17 @@ def verify_volume(volume: Volume, progress: Progress | None = None) -> list[str]
         else:
             first = [a // c for a, c in zip(box.start, volume.chunk_shape, strict=True)]
             index.add(first, voxels)
-        done += box.size
+        done += box.size * volume.dtype.itemsize
         if progress:
-            progress(name, done, volume.size)
+            progress(name, done, volume.nbytes)
     if problems:
         return problems
-    found, facts = index.finish()
-    stored = volume.read_index()
-    if not _same(found, stored):
-        where = _differing_blocks(volume, found, stored)
-        problems.append(f"{name}: the per-block index does not match the voxels of {where}")
+    arrays, facts = index.finish()
+    for part, found in arrays.items():
+        stored = volume.read_index(part)
+        if not _same(found, stored):
+            where = _differing_blocks(volume, found, stored)
+            problems.append(f"{name}: the per-block {part} does not match the voxels of {where}")
     problems += [
         f"{name}: stored {fact} does not match the voxels"
         for fact, value in facts.items()
@@ -142,7 +143,9 @@ def _differing_blocks(volume: Volume, found: Any, stored: Any) -> str:
         positions = [tuple(int(i) for i in np.unravel_index(n, volume.grid)) for n in numbers]
     elif found.shape == stored.shape:
         equal = (found == stored) | ((found != found) & (stored != stored))
-        positions = [tuple(int(i) for i in p) for p in np.argwhere(~equal.all(axis=-1))]
+        if equal.ndim > volume.ndim:
+            equal = equal.all(axis=-1)
+        positions = [tuple(int(i) for i in p) for p in np.argwhere(~equal)]
     else:
         return f"any block: it has shape {stored.shape}, not {found.shape}"
     return f"block {positions[0]}" + (f" and {len(positions) - 1} more" if positions[1:] else "")

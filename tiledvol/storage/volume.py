@@ -113,6 +113,16 @@ class Volume:
         return read_attributes(self._store, self._path())
 
     @property
+    def classes(self) -> dict[int, int]:
+        """Of a label: voxels of each class id that occurs, 0 (background) included."""
+        if self._summary.classes is not None:
+            return self._summary.classes
+        blocks = self.blocks()
+        if not isinstance(blocks, LabelBlocks):
+            raise StoreError(f"{self._name()} is an image; only labels have classes")
+        return blocks.totals
+
+    @property
     def statistics(self) -> dict[str, Any] | None:
         """Of an image, see `tiledvol.storage.statistics.Statistics.finish`; None for a label."""
         return self.attributes.get("statistics")
@@ -132,16 +142,16 @@ class Volume:
         return array
 
     def blocks(self) -> ImageBlocks | LabelBlocks:
-        """Return the per-block index: value ranges of an image, voxel counts of a label."""
-        index = self.read_index()
+        """Return the per-block index: ranges and sums of an image, voxel counts of a label."""
         if self.kind == "label":
-            return LabelBlocks(index, self.grid)
-        return ImageBlocks(index[..., 0], index[..., 1])
+            return LabelBlocks(self.read_index("counts"), self.grid)
+        ranges = self.read_index("range")
+        return ImageBlocks(ranges[..., 0], ranges[..., 1], self.read_index("sum"))
 
-    def read_index(self) -> Array:
-        """Return the index array as `tiledvol.storage.blocks` describes it."""
+    def read_index(self, name: str) -> Array:
+        """Return an array of the per-block index, as `tiledvol.storage.blocks` names them."""
         what = f"reading the block index of {self._path()}"
-        array = self._store.result(self._store.open_array(f"{self._path()}/blocks"), what)
+        array = self._store.result(self._store.open_array(f"{self._path()}/blocks/{name}"), what)
         return np.asarray(self._store.result(array.read(), what))
 
     def blocks_of(self, box: Box) -> list[tuple[int, ...]]:

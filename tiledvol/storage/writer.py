@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,19 @@ import numpy.typing as npt
 from tiledvol.errors import StoreError
 from tiledvol.geometry import Affine, check_affine
 from tiledvol.storage import catalogue
-from tiledvol.storage.attributes import ImageSummary, group_json, parse_attributes
-from tiledvol.storage.blocks import ImageIndexBuilder, IndexBuilder, LabelIndexBuilder
+from tiledvol.storage.attributes import (
+    MAX_CATALOGUED_CLASSES,
+    ImageSummary,
+    group_json,
+    parse_attributes,
+)
+from tiledvol.storage.blocks import (
+    ImageIndexBuilder,
+    IndexBuilder,
+    LabelBlocks,
+    LabelIndexBuilder,
+    grid_shape,
+)
 from tiledvol.storage.naming import check_name
 from tiledvol.storage.ngff import multiscales
 from tiledvol.storage.spec import (
@@ -129,13 +141,21 @@ class ImageWriter:
         if self._written != int(np.prod(self.summary.shape, dtype=object)):
             raise StoreError(f"{self._path}: {self._written} voxels written, not all of them")
         index, facts = self._index.finish()
-        array = self._store.create_array(
-            f"{self._path}/blocks", index_metadata(index.shape, index.dtype)
-        )
-        self._store.result(array.write(index), f"writing the index of {self._path}")
+        if self.summary.kind == "label":
+            totals = LabelBlocks(
+                index["counts"], grid_shape(self.summary.shape, self.summary.chunk_shape)
+            ).totals
+            if len(totals) <= MAX_CATALOGUED_CLASSES:
+                self.summary = replace(self.summary, classes=totals)
+        self._store.write(f"{self._path}/blocks/zarr.json", group_json())
+        for name, values in index.items():
+            array = self._store.create_array(
+                f"{self._path}/blocks/{name}", index_metadata(values.shape, values.dtype)
+            )
+            self._store.result(array.write(values), f"writing the index of {self._path}")
         tiledvol = {"format": FORMAT, **self.summary.to_json(), **facts, **attributes}
-        name = self._path.rpartition("/")[2]
-        ome = multiscales(name, self.summary.affine, len(self.summary.shape) == 4)
+        image_name = self._path.rpartition("/")[2]
+        ome = multiscales(image_name, self.summary.affine, len(self.summary.shape) == 4)
         self._store.write(f"{self._path}/zarr.json", group_json(ome=ome, tiledvol=tiledvol))
 
 
