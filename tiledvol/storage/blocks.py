@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,13 +59,19 @@ class ImageIndexBuilder:
         self._ranges = np.zeros((*grid_shape(shape, chunk), 2), dtype)
         self._sums = np.zeros(grid_shape(shape, chunk))
         self._statistics = Statistics(dtype)
+        # fmin and fmax leave out NaN; for integers they are slower.
+        floating = dtype.kind == "f"
+        self._min: np.ufunc = np.fmin if floating else np.minimum
+        self._max: np.ufunc = np.fmax if floating else np.maximum
 
     def add(self, first: Sequence[int], slab: Array) -> None:
         """Add a slab of whole blocks."""
-        for position, block in _blocks(slab, self._chunk, first):
-            self._ranges[position] = _value_range(block)
-            self._sums[position] = block.sum(dtype=np.float64)
-        self._statistics.add(slab)
+        ordered = _MemoryOrder(slab, self._chunk)
+        low = ordered.reduce_blocks(self._min)
+        where = tuple(slice(f, f + n) for f, n in zip(first, low.shape, strict=True))
+        self._ranges[where] = np.stack([low, ordered.reduce_blocks(self._max)], axis=-1)
+        self._sums[where] = ordered.reduce_blocks(np.add, np.float64)
+        self._statistics.add(ordered.voxels)
 
     def finish(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return ranges and sums, and ``{"statistics": ...}``."""
@@ -78,14 +85,14 @@ class LabelIndexBuilder:
     def __init__(self, shape: Sequence[int], chunk: Sequence[int], dtype: np.dtype[Any]) -> None:
         self._chunk = tuple(chunk)
         self._grid = grid_shape(shape, chunk)
-        self._dtype = dtype
         self._rows: list[npt.NDArray[np.int64]] = []
 
     def add(self, first: Sequence[int], slab: Array) -> None:
         """Add a slab of whole blocks."""
-        for position, block in _blocks(slab, self._chunk, first):
-            classes, counts = count_classes(block)
+        for offset, block in _MemoryOrder(slab, self._chunk).blocks():
+            position = tuple(f + o for f, o in zip(first, offset, strict=True))
             number = int(np.ravel_multi_index(position, self._grid))
+            classes, counts = count_classes(block)
             self._rows.append(np.stack([classes, np.full(classes.size, number), counts], axis=1))
 
     def finish(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -94,21 +101,49 @@ class LabelIndexBuilder:
         return {"counts": rows[np.lexsort((rows[:, 1], rows[:, 0]))]}, {}
 
 
-def _blocks(
-    slab: Array, chunk: Sequence[int], first: Sequence[int]
-) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yield the grid position and the voxels of each block of a slab."""
-    for offset in np.ndindex(*grid_shape(slab.shape, chunk)):
-        where = tuple(slice(o * c, (o + 1) * c) for o, c in zip(offset, chunk, strict=True))
-        yield tuple(f + o for f, o in zip(first, offset, strict=True)), slab[where]
+class _MemoryOrder:
+    """A slab seen with its axes in the order of memory, where reductions are many times faster.
 
+    A reoriented slab is a view with permuted and reversed axes of what the source holds.
 
-def _value_range(block: Array) -> tuple[Any, Any]:
-    """Return the least and greatest voxel that is not NaN; NaN if all are."""
-    low, high = block.min(), block.max()
-    if block.dtype.kind == "f" and np.isnan(low):
-        low, high = np.fmin.reduce(block, axis=None), np.fmax.reduce(block, axis=None)
-    return low, high
+    Attributes
+    ----------
+    voxels : array
+        The view: strides fall from axis to axis, and none is negative.
+    """
+
+    def __init__(self, slab: Array, chunk: Sequence[int]) -> None:
+        self._order = sorted(range(slab.ndim), key=lambda axis: -abs(slab.strides[axis]))
+        self._reversed = [slab.strides[axis] < 0 for axis in self._order]
+        self._turned = tuple(i for i, reverse in enumerate(self._reversed) if reverse)
+        self.voxels: Array = np.flip(slab.transpose(self._order), self._turned)
+        self._bounds = []
+        for axis, reverse in zip(self._order, self._reversed, strict=True):
+            size = slab.shape[axis]
+            bounds = [*range(0, size, chunk[axis]), size]
+            self._bounds.append([size - b for b in reversed(bounds)] if reverse else bounds)
+
+    def blocks(self) -> Iterator[tuple[tuple[int, ...], Array]]:
+        """Yield each block's grid offset within the slab, and its voxels in memory order."""
+        counts = [len(b) - 1 for b in self._bounds]
+        for at in np.ndindex(*counts):
+            region = tuple(slice(b[i], b[i + 1]) for b, i in zip(self._bounds, at, strict=True))
+            offset = [0] * len(at)
+            for axis, i, n, reverse in zip(self._order, at, counts, self._reversed, strict=True):
+                offset[axis] = n - 1 - i if reverse else i
+            yield tuple(offset), self.voxels[region]
+
+    def reduce_blocks(self, ufunc: np.ufunc, dtype: npt.DTypeLike | None = None) -> Array:
+        """Return the reduction of each block, on the slab's grid and in its axis order."""
+        outer = self._bounds[0]
+        # The outermost axis by whole planes, which is where the bulk goes at memory speed.
+        result: Array = np.stack(
+            [ufunc.reduce(self.voxels[a:b], axis=0, dtype=dtype) for a, b in pairwise(outer)]
+        )
+        for axis, bounds in enumerate(self._bounds[1:], start=1):
+            result = ufunc.reduceat(result, bounds[:-1], axis=axis)
+        result = np.flip(result, self._turned)
+        return result.transpose([self._order.index(axis) for axis in range(result.ndim)])
 
 
 def count_classes(labels: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -159,10 +159,14 @@ class Store:
         }
 
     def create_array(self, path: str, metadata: dict[str, Any]) -> ts.TensorStore:
-        """Create a zarr v3 array, replacing one that is there."""
+        """Create a zarr v3 array for writing, replacing one that is there."""
         self._check_writable()
         spec = {**self.array_spec(path), "metadata": metadata}
-        context = self.context or default_context()
+        # No cache: the writer's buffers are lent, not copied, and a cached block that refers to
+        # one would change when the buffer serves again.
+        context = ts.Context(
+            {"cache_pool": {"total_bytes_limit": 0}}, parent=self.context or default_context()
+        )
         array: ts.TensorStore = self.result(
             ts.open(spec, create=True, delete_existing=True, context=context), f"creating {path}"
         )

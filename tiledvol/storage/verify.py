@@ -11,7 +11,7 @@ import numpy as np
 
 from tiledvol.errors import BlockError, StoreError, TiledvolError
 from tiledvol.geometry import Box
-from tiledvol.storage.blocks import ImageIndexBuilder, LabelIndexBuilder
+from tiledvol.storage.blocks import ImageIndexBuilder, LabelBlocks, LabelIndexBuilder
 from tiledvol.storage.dataset import open
 from tiledvol.storage.spec import TIMEOUT_S
 from tiledvol.storage.volume import Volume
@@ -96,6 +96,11 @@ def verify_volume(volume: Volume, progress: Progress | None = None) -> list[str]
         if not _same(found, stored):
             where = _differing_blocks(volume, found, stored)
             problems.append(f"{name}: the per-block {part} does not match the voxels of {where}")
+    if (
+        volume.kind == "label"
+        and volume.classes != LabelBlocks(arrays["counts"], volume.grid).totals
+    ):
+        problems.append(f"{name}: the catalogued class totals do not match the voxels")
     problems += [
         f"{name}: stored {fact} does not match the voxels"
         for fact, value in facts.items()
