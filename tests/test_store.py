@@ -114,7 +114,7 @@ def fail_while_writing(store):
 def test_a_failed_write_leaves_nothing(tmp_path):
     store = create_dataset(tmp_path / "d.tvol")
     fail_while_writing(store)
-    assert [p for p in (tmp_path / "d.tvol/a").rglob("*") if p.is_file()] == []
+    assert not (tmp_path / "d.tvol/a").exists()
 
 
 @pytest.mark.parametrize("place", ["file", "memory"])

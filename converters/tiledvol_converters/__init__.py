@@ -1,5 +1,6 @@
 """Conversion of medical image formats into tiledvol datasets."""
 
-from tiledvol_converters.convert import convert
+from tiledvol_converters.convert import Options, convert
+from tiledvol_converters.pipeline import convert_dataset
 
-__all__ = ["convert"]
+__all__ = ["Options", "convert", "convert_dataset"]

@@ -48,6 +48,9 @@ class Options:
         if self.orientation != "native":
             object.__setattr__(self, "orientation", self.orientation.upper())
             Reorientation.between("RAS", self.orientation)
+        edges = (self.chunk,) * 3 if isinstance(self.chunk, int) else tuple(self.chunk)
+        if len(edges) != 3 or any(not isinstance(e, int) or e < 1 for e in edges):
+            raise ValueError(f"chunk={self.chunk!r}: give one edge in voxels, or three")
         if self.codec not in CODECS:
             raise ValueError(f"codec={self.codec!r}: choose one of {', '.join(CODECS)}")
         if self.float_dtype not in ("float32", "float64"):
@@ -173,15 +176,15 @@ def convert_subject(
     nbytes = 0
     with SubjectWriter(store, plan.subject) as writer:
         for name, kind, path in plan.sources:
-            before = stat_record(path)
             source = open_source(path, label=kind == "label", float_dtype=options.float_dtype)
+            files = [stat_record(file) for file in source.files]
             image = _convert_image(writer, name, kind, source, options, progress)
-            if stat_record(path) != before:
+            if files != [stat_record(file) for file in source.files]:
                 raise SourceError(f"{path}: changed while it was read; convert it again")
             warnings += [f"{path}: {w}" for w in (*source.info.warnings, *source.late_warnings)]
             records[name] = {
                 "kind": kind,
-                "files": [stat_record(file) for file in source.files],
+                "files": files,
                 "digest": source.digest,
             }
             nbytes += int(np.prod(image.summary.shape)) * image.summary.dtype.itemsize

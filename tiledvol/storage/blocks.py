@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tiledvol.errors import StoreError
+from tiledvol.storage.reorder import memory_axes
 from tiledvol.storage.statistics import Statistics
 
 Array = npt.NDArray[Any]
@@ -66,7 +67,10 @@ class ImageIndexBuilder:
 
     def add(self, first: Sequence[int], slab: Array) -> None:
         """Add a slab of whole blocks."""
-        ordered = _MemoryOrder(slab, self._chunk)
+        with np.errstate(invalid="ignore"):  # infinities of both signs, signalling NaN
+            self._add(first, _MemoryOrder(slab, self._chunk))
+
+    def _add(self, first: Sequence[int], ordered: _MemoryOrder) -> None:
         low = ordered.reduce_blocks(self._min)
         where = tuple(slice(f, f + n) for f, n in zip(first, low.shape, strict=True))
         self._ranges[where] = np.stack([low, ordered.reduce_blocks(self._max)], axis=-1)
@@ -113,10 +117,9 @@ class _MemoryOrder:
     """
 
     def __init__(self, slab: Array, chunk: Sequence[int]) -> None:
-        self._order = sorted(range(slab.ndim), key=lambda axis: -abs(slab.strides[axis]))
-        self._reversed = [slab.strides[axis] < 0 for axis in self._order]
-        self._turned = tuple(i for i, reverse in enumerate(self._reversed) if reverse)
+        self._order, self._turned = memory_axes(slab)
         self.voxels: Array = np.flip(slab.transpose(self._order), self._turned)
+        self._reversed = [i in self._turned for i in range(slab.ndim)]
         self._bounds = []
         for axis, reverse in zip(self._order, self._reversed, strict=True):
             size = slab.shape[axis]

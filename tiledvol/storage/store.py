@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -101,12 +102,12 @@ class Store:
 
     def write(self, key: str, value: bytes) -> None:
         """Write a key, all or nothing."""
-        self._check_writable()
+        self.check_writable()
         self.result(self._kv.write(key, value), f"writing {key}")
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a key by ``change(its value)``; repeated while other writers come between."""
-        self._check_writable()
+        self.check_writable()
         while True:
             value, generation = self.read_generation(key)
             written = self.result(
@@ -117,13 +118,15 @@ class Store:
 
     def delete(self, key: str) -> None:
         """Delete a key; nothing happens if it is missing."""
-        self._check_writable()
+        self.check_writable()
         self.result(self._kv.delete_range(ts.KvStore.KeyRange(key, key + "\0")), f"deleting {key}")
 
     def delete_prefix(self, prefix: str) -> None:
-        """Delete all keys that begin with ``prefix``."""
-        self._check_writable()
+        """Delete all keys below ``prefix``, which ends with a slash."""
+        self.check_writable()
         self.result(self._kv.delete_range(_prefix_range(prefix)), f"deleting {prefix}*")
+        if self.local_path:  # the empty folders that keys leave behind
+            shutil.rmtree(self.local_path / prefix, ignore_errors=True)
 
     def list_keys(self, prefix: str = "") -> list[str]:
         """Return all keys that begin with ``prefix``."""
@@ -136,7 +139,7 @@ class Store:
 
         Atomic on a local file system; elsewhere key by key.
         """
-        self._check_writable()
+        self.check_writable()
         if self.local_path:
             (self.local_path / target).parent.mkdir(parents=True, exist_ok=True)
             (self.local_path / source).rename(self.local_path / target)
@@ -160,7 +163,7 @@ class Store:
 
     def create_array(self, path: str, metadata: dict[str, Any]) -> ts.TensorStore:
         """Create a zarr v3 array for writing, replacing one that is there."""
-        self._check_writable()
+        self.check_writable()
         spec = {**self.array_spec(path), "metadata": metadata}
         # No cache: the writer's buffers are lent, not copied, and a cached block that refers to
         # one would change when the buffer serves again.
@@ -183,7 +186,8 @@ class Store:
             context=self.context or default_context(),
         )
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raise `StoreError` if this kind of store takes no writes at all."""
         check_process()
         if not self.writable:
             raise StoreError(f"{self.url}: an http store can only be read")
