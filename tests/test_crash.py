@@ -1,0 +1,108 @@
+"""A conversion killed at any moment leaves whole subjects, and the same command finishes it."""
+
+import random
+import subprocess
+import sys
+import time
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+import tiledvol as tv
+from tiledvol.errors import StoreError
+
+KILLS = 20
+SUBJECTS = 10
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Ten subjects with an image and a label each, large enough to be interrupted anywhere."""
+    folder = tmp_path_factory.mktemp("sources")
+    rng = np.random.default_rng(0)
+    for i in range(SUBJECTS):
+        (folder / f"case_{i}").mkdir()
+        voxels = rng.integers(0, 4096, (128, 100, 150), np.int16)
+        nib.save(nib.Nifti1Image(voxels, np.eye(4)), folder / f"case_{i}/ct.nii")
+        nib.save(nib.Nifti1Image((voxels > 4000).astype(np.uint8), np.eye(4)),
+                 folder / f"case_{i}/seg.nii")  # fmt: skip
+    return folder
+
+
+def start(sources, target):
+    return subprocess.Popen(
+        [sys.executable, "-c", "from tiledvol.cli.main import main; main()",
+         "convert", str(sources), str(target)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def visible(target):
+    """Return the committed subjects, each of which must be whole."""
+    try:
+        dataset = tv.open(target)
+    except StoreError:
+        return set()
+    assert tv.verify(target) == []
+    for subject in dataset.values():
+        assert sorted(subject) == ["ct", "seg"]
+    return set(dataset)
+
+
+def test_a_conversion_killed_at_twenty_random_moments(sources, tmp_path):
+    began = time.perf_counter()
+    assert start(sources, tmp_path / "whole.tvol").wait() == 0
+    whole = time.perf_counter() - began
+    moments = random.Random(1)
+    target = tmp_path / "d.tvol"
+    sizes = []
+    for _ in range(KILLS):
+        if len(sizes) and sizes[-1] == SUBJECTS:  # finished: begin anew
+            target = tmp_path / f"d{len(sizes)}.tvol"
+        process = start(sources, target)
+        time.sleep(moments.uniform(0.3, 1) * whole)
+        process.kill()
+        process.communicate()
+        there = visible(target)
+        sizes.append(len(there))
+    assert len(set(sizes)) > 2, f"the kills hit nothing: {sizes}"
+    process = start(sources, target)
+    assert process.wait() == 0, process.stderr.read()
+    assert visible(target) == {f"case_{i}" for i in range(SUBJECTS)}
+    assert np.array_equal(
+        tv.open(target)["case_7"]["ct"][...],
+        np.asanyarray(nib.load(sources / "case_7/ct.nii").dataobj),
+    )
+
+
+def test_a_replacement_killed_leaves_the_old_or_the_new(sources, tmp_path):
+    target = tmp_path / "d.tvol"
+    assert start(sources, target).wait() == 0
+    for i in range(SUBJECTS):
+        path = sources / f"case_{i}/ct.nii"
+        path.write_bytes(path.read_bytes())  # another time of modification
+    process = start(sources, target)
+    process.stderr.readline()  # the first subject has been replaced
+    process.kill()
+    process.communicate()
+    assert len(visible(target)) >= SUBJECTS - 1
+    assert start(sources, target).wait() == 0
+    assert len(visible(target)) == SUBJECTS
+
+
+def test_processes_convert_different_subjects_at_once(sources, tmp_path):
+    target = tmp_path / "d.tvol"
+    halves = [sources / f"case_{i}" for i in range(SUBJECTS)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", "from tiledvol.cli.main import main; main()",
+             "convert", str(folder / "ct.nii"), str(target), "--subject", folder.name,
+             "--image", "ct"],
+        )
+        for folder in halves[:4]
+    ]  # fmt: skip
+    assert [p.wait() for p in processes] == [0] * 4
+    assert sorted(tv.open(target)) == [f"case_{i}" for i in range(4)]
+    assert (target / "catalogue.json").read_text().count("case_") == 4
+    assert tv.verify(target) == []
