@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 import tiledvol
 from tiledvol.cli.convert import convert
+from tiledvol.cli.demo import demo
 from tiledvol.cli.export import export
 from tiledvol.cli.info import info
 from tiledvol.cli.ls import ls
@@ -63,6 +64,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     verify: "tiledvol verify out.tvol case_001",
     export: "tiledvol export out.tvol case_001/ct ct.nii.gz",
     reindex: "tiledvol reindex out.tvol",
+    demo: "tiledvol demo",
 }
 
 for _command, _example in EXAMPLES.items():

@@ -205,7 +205,11 @@ class LabelBlocks:
     @cached_property
     def totals(self) -> dict[int, int]:
         """Voxels of each class in the whole label."""
-        return {int(c): int(self.of(int(c))[1].sum()) for c in self.classes}
+        if not self.rows.size:
+            return {}
+        classes, starts = np.unique(self.rows[:, 0], return_index=True)
+        sums = np.add.reduceat(self.rows[:, 2], starts)
+        return dict(zip(classes.tolist(), sums.tolist(), strict=True))
 
     def of(self, class_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the numbers of the blocks that hold a class, rising, and its voxels in each."""
