@@ -6,6 +6,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tiledvol.errors import TiledvolError
     from tiledvol.geometry import Box
+    from tiledvol.loading.loader import PatchLoader
+    from tiledvol.sampling import (
+        GridSampler,
+        LabelSampler,
+        MixSampler,
+        UniformSampler,
+        WeightedSampler,
+        WholeSampler,
+    )
     from tiledvol.storage.dataset import Dataset, Subject, open, reindex
     from tiledvol.storage.spec import make_context
     from tiledvol.storage.verify import verify
@@ -16,9 +25,16 @@ __version__ = "0.1.0"
 __all__ = [
     "Box",
     "Dataset",
+    "GridSampler",
+    "LabelSampler",
+    "MixSampler",
+    "PatchLoader",
     "Subject",
     "TiledvolError",
+    "UniformSampler",
     "Volume",
+    "WeightedSampler",
+    "WholeSampler",
     "make_context",
     "open",
     "reindex",
@@ -30,9 +46,16 @@ __all__ = [
 _MODULES = {
     "Box": "tiledvol.geometry",
     "Dataset": "tiledvol.storage.dataset",
+    "GridSampler": "tiledvol.sampling",
+    "LabelSampler": "tiledvol.sampling",
+    "MixSampler": "tiledvol.sampling",
+    "PatchLoader": "tiledvol.loading.loader",
     "Subject": "tiledvol.storage.dataset",
     "TiledvolError": "tiledvol.errors",
+    "UniformSampler": "tiledvol.sampling",
     "Volume": "tiledvol.storage.volume",
+    "WeightedSampler": "tiledvol.sampling",
+    "WholeSampler": "tiledvol.sampling",
     "make_context": "tiledvol.storage.spec",
     "open": "tiledvol.storage.dataset",
     "reindex": "tiledvol.storage.dataset",

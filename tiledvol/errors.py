@@ -31,3 +31,11 @@ class ReadTimeoutError(StoreError):
 
 class ForkError(TiledvolError):
     """The process was forked after tensorstore had started its threads."""
+
+
+class PatchError(TiledvolError):
+    """A patch cannot be made; the message names index, subject and image."""
+
+
+class StateError(TiledvolError):
+    """A loader's saved state does not fit the loader."""

@@ -13,7 +13,7 @@ import tensorstore as ts
 from tiledvol.errors import StoreError
 from tiledvol.storage import catalogue
 from tiledvol.storage.attributes import ImageSummary, parse_attributes
-from tiledvol.storage.spec import TIMEOUT_S
+from tiledvol.storage.spec import TIMEOUT_S, default_context
 from tiledvol.storage.store import Store
 from tiledvol.storage.volume import Volume
 
@@ -94,6 +94,14 @@ class Dataset(Mapping[str, Subject]):
 
     def __repr__(self) -> str:
         return f"<Dataset {self._store.url}: {len(self)} subjects>"
+
+    def with_cache(self, cache_bytes: int) -> Dataset:
+        """Return the same dataset, reading through a block cache of its own of this size."""
+        context = ts.Context(
+            {"cache_pool": {"total_bytes_limit": cache_bytes}},
+            parent=self._store.context or default_context(),
+        )
+        return Dataset(Store(self._store.url, context, self._store.timeout), self._entries)
 
     @property
     def url(self) -> str:
