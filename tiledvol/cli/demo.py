@@ -15,7 +15,7 @@ from tiledvol.cli.output import extents, line, print_facts, print_table
 from tiledvol.errors import TiledvolError
 
 if TYPE_CHECKING:
-    from tiledvol import Volume
+    from tiledvol import Dataset, Volume
 
 FILES = ("anatomical.nii", "example4d.nii.gz", "example_nifti2.nii.gz", "functional.nii")
 """NIfTI files in nibabel's own test data: MR, with and without time, compressed and not."""
@@ -25,6 +25,9 @@ PATCHES = 500
 
 PATCH_EDGE = 16
 """Edge of these patches in voxels: the files are small."""
+
+STEPS = 40
+"""Training steps of a small network that takes noise out of patches."""
 
 
 class _Clock:
@@ -48,7 +51,7 @@ def demo(
         Path, typer.Argument(metavar="FOLDER", help="Where to write; made if need be.")
     ] = Path("tiledvol-demo"),
 ) -> None:
-    """Convert real NIfTI files, inspect and read them, export one, and draw a picture."""
+    """Convert real NIfTI files, inspect, read, train on patches, export, and draw a picture."""
     import tiledvol
     from tiledvol_converters import convert_dataset
     from tiledvol_converters.export import export_nifti
@@ -56,6 +59,10 @@ def demo(
     sources = _sources()
     target, picture = folder / "demo.tvol", folder / "demo.png"
     clock = _Clock()
+    with clock.step("import torch"):
+        import torch
+
+        line(f"torch {torch.__version__}")
     with clock.step("convert: NIfTI to 64³ tiles, with statistics and a per-block index"):
         report = convert_dataset(sources, target)
         for outcome in report.outcomes:
@@ -85,6 +92,8 @@ def demo(
     with clock.step(f"read: {PATCHES} patches of {PATCH_EDGE}³ at random places, all in flight"):
         mean = asyncio.run(_read_patches(volumes))
         line(f"mean of the patches' voxels: {mean:.1f}")
+    with clock.step(f"train: {STEPS} steps on batches that PatchLoader reads ahead"):
+        line(_train(dataset))
     with clock.step("export: back to NIfTI, compared with the original"):
         exported = folder / "exported.nii.gz"
         export_nifti(dataset["functional"]["image"], exported, overwrite=True)
@@ -125,6 +134,33 @@ async def _read_patches(volumes: list[Volume]) -> float:
         reads.append(volume.read(Box(start, tuple(a + PATCH_EDGE for a in start))))
     patches = await asyncio.gather(*reads)
     return float(np.mean([patch.mean() for patch in patches]))
+
+
+def _train(dataset: Dataset) -> str:
+    """Train a little denoising network on patches; return how its error fell."""
+    import torch
+
+    from tiledvol import PatchLoader
+
+    torch.manual_seed(0)
+    volume = dataset["anatomical"]["image"]
+    statistics = volume.statistics or {}
+    loader = PatchLoader(
+        {"anatomical": dataset["anatomical"]}, PATCH_EDGE, 4, ["image"], patches_per_epoch=4 * STEPS
+    )
+    model = torch.nn.Sequential(
+        torch.nn.Conv3d(1, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv3d(8, 1, 3, padding=1)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    errors = []
+    for batch in loader:
+        clean = (batch["image"] - statistics["mean"]) / statistics["std"]
+        error = torch.nn.functional.mse_loss(model(clean + torch.randn_like(clean)), clean)
+        optimizer.zero_grad()
+        error.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        errors.append(error.item())
+    return f"error {errors[0]:.3f} -> {errors[-1]:.3f}; {loader.stats()['verdict']}"
 
 
 def _equal_voxels(one: Path, other: Path) -> bool:

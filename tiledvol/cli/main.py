@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import tiledvol
+from tiledvol.cli.bench import bench
 from tiledvol.cli.convert import convert
 from tiledvol.cli.demo import demo
 from tiledvol.cli.export import export
@@ -64,6 +65,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     verify: "tiledvol verify out.tvol case_001",
     export: "tiledvol export out.tvol case_001/ct ct.nii.gz",
     reindex: "tiledvol reindex out.tvol",
+    bench: "tiledvol bench out.tvol --patch 128 --batch 2 --step-ms 100",
     demo: "tiledvol demo",
 }
 
