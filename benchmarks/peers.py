@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def _build_blosc2(work: Path, volume: Array, phantom: CTPhantom) -> None:
     layout = {"chunks": (1, 96, 128, 128), "blocks": (1, 32, 32, 32)}
     lz4hc = {"codec": blosc2.Codec.LZ4HC, "clevel": 5, "nthreads": CORES}
     for name, data in (("nnunet", normalised), ("nnunet-int16", np.ascontiguousarray(volume))):
-        trial = data[:, middle - 48 : middle + 48, 192:320, 192:320]
+        extents = zip(data.shape, layout["chunks"], strict=True)
+        trial = data[tuple(slice(max(0, (n - c) // 2), (n + c) // 2) for n, c in extents)]
         sizes = {
             f: blosc2.asarray(
                 np.ascontiguousarray(trial), cparams={**lz4hc, "filters": [f]}, **layout
@@ -109,13 +111,13 @@ def open_reader(name: str, work: Path) -> Reader:
     if name == "nibabel":
         import nibabel as nib
 
-        return lambda k, region: np.asarray(nib.load(work / f"ct_{k}.nii.gz").dataobj[region])
+        load: Any = nib.load
+        return lambda k, region: np.asarray(load(work / f"ct_{k}.nii.gz").dataobj[region])
     if name == "torchio":
         import torchio
 
-        return lambda k, region: (
-            torchio.ScalarImage(work / f"ct_{k}.nii.gz").data[0][region].clone().numpy()
-        )
+        image: Any = torchio.ScalarImage
+        return lambda k, region: np.array(image(work / f"ct_{k}.nii.gz").data[0][region])
     import blosc2
 
     blosc2.set_nthreads(1)
@@ -124,12 +126,13 @@ def open_reader(name: str, work: Path) -> Reader:
         """Open the file, mapped and for one thread, for every patch: nnU-Net's ``load_case``."""
         path = str(work / f"{name}_{k}.b2nd")
         array = blosc2.open(path, mode="r", mmap_mode="r", dparams={"nthreads": 1})
-        return np.asarray(array[:, region[2], region[1], region[0]])[0].T
+        patch: Array = array[:, region[2], region[1], region[0]]
+        return np.asarray(patch[0].T)
 
     return read_as_nnunet
 
 
-def patches(shape: Shape, size: int, seed: int) -> Iterator[tuple[int, Region]]:
+def patches(shape: Sequence[int], size: int, seed: int) -> Iterator[tuple[int, Region]]:
     """Yield (subject, cube of ``size`` voxels) at random places, without end."""
     rng = np.random.default_rng(seed)
     subjects = rng.integers(0, SUBJECTS, 2000).tolist()
@@ -161,10 +164,13 @@ class PeerProcesses:
     def __init__(self, work: Path, shape: Shape) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
+        self._processes: list[SpawnProcess] = []
         for _ in range(CORES):
             here, there = spawn.Pipe()
-            spawn.Process(target=_serve, args=(there, work, shape), daemon=True).start()
+            process = spawn.Process(target=_serve, args=(there, work, shape), daemon=True)
+            process.start()
             self._pipes.append(here)
+            self._processes.append(process)
 
     def rate(self, name: str, size: int, seconds: float, seed: int) -> float:
         """Return the patches per second of all processes together."""
@@ -174,5 +180,6 @@ class PeerProcesses:
 
     def close(self) -> None:
         """End the processes."""
-        for pipe in self._pipes:
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
             pipe.send(None)
+            process.join()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import nibabel as nib
 import numpy as np
@@ -80,7 +80,7 @@ class Phantom(ABC):
         return x, y, k / max(self.shape[2] - 1, 1)
 
     def _noise(self, k: int) -> Plane:
-        """Noise of slice ``k``: deviation 1, neighbours along x correlated as by a reconstruction."""
+        """Noise of slice ``k``: deviation 1, correlated along x as by a reconstruction."""
         white = np.random.default_rng([self.seed, k]).standard_normal(
             (self.shape[1], self.shape[0] + 1), np.float32
         )
@@ -88,7 +88,8 @@ class Phantom(ABC):
 
     def _body_form(self) -> list[float]:
         """Eight numbers around 1, other ones for each seed: what makes patients differ."""
-        return np.random.default_rng([self.seed, 2**32]).uniform(0.95, 1.05, 8).tolist()
+        rng = np.random.default_rng([self.seed, 2**32])
+        return [float(form) for form in rng.uniform(0.95, 1.05, 8)]
 
 
 @dataclass(frozen=True)
@@ -167,20 +168,20 @@ def write_nifti(phantom: Phantom, image: Path, label: Path | None = None, level:
         if label_file:
             label_file.write(_nifti_header(phantom, np.dtype(np.uint8)))
         for _, (values, classes) in phantom.slabs(16):
-            image_file.write(
-                values.data.cast("B") if values.flags.c_contiguous else values.tobytes(order="F")
-            )
+            image_file.write(values.tobytes(order="F"))
             if label_file:
                 label_file.write(classes.tobytes(order="F"))
 
 
 def _create(path: Path, level: int) -> BinaryIO:
-    return gzip.open(path, "wb", compresslevel=level) if path.suffix == ".gz" else path.open("wb")  # type: ignore[return-value]
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "wb", compresslevel=level))
+    return path.open("wb")
 
 
-def _nifti_header(phantom: Phantom, dtype: np.dtype) -> bytes:
+def _nifti_header(phantom: Phantom, dtype: np.dtype[Any]) -> bytes:
     """Return the 352 bytes before the voxels of a single-file NIfTI-1."""
-    header = nib.Nifti1Header()
+    header: Any = nib.Nifti1Header()  # type: ignore[no-untyped-call]
     header.set_data_shape(phantom.shape)
     header.set_data_dtype(dtype)
     header.set_sform(phantom.affine, code="scanner")
@@ -193,4 +194,7 @@ def _nifti_header(phantom: Phantom, dtype: np.dtype) -> bytes:
 
 def _ellipse(x: Plane, y: Plane, cx: float, cy: float, rx: float, ry: float) -> Plane:
     """Distance from an ellipse's centre, 1 on its rim."""
-    return np.hypot((x - np.float32(cx)) / np.float32(rx), (y - np.float32(cy)) / np.float32(ry))
+    distance: Plane = np.hypot(
+        (x - np.float32(cx)) / np.float32(rx), (y - np.float32(cy)) / np.float32(ry)
+    )
+    return distance

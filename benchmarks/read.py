@@ -20,19 +20,27 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from peers import CORES, PEERS, SLOW, SUBJECTS, PeerProcesses, Shape, build, open_reader, patches
 
 import tiledvol as tv
 from tiledvol_converters import convert
 
-IN_FLIGHT = 8
+IN_FLIGHT = 2 * CORES
 """Reads that tiledvol's event loop keeps under way."""
 
-CODECS = ("lz4", "zstd", "none")
+STORES: dict[str, dict[str, Any]] = {
+    "lz4": {},
+    "lz4-32": {"chunk": 32},
+    "zstd": {"codec": "zstd"},
+    "none": {"codec": "none"},
+}
+"""Options of `convert` for each store."""
 
 TILEDVOL = {
-    "lz4": "tiledvol lz4",
+    "lz4": "tiledvol lz4 (default)",
+    "lz4-32": "tiledvol lz4, blocks of 32³",
     "zstd": "tiledvol zstd",
     "none": "tiledvol uncompressed",
     "cached": "tiledvol lz4, blocks in the cache pool",
@@ -55,10 +63,10 @@ Rates = dict[str, list[float]]
 
 
 def build_tiledvol(work: Path) -> None:
-    """Convert ``work/ct_0.nii.gz`` with each codec; the other subjects are links to the first."""
-    for codec in CODECS:
-        store = work / f"{codec}.tvol"
-        convert(store, "ct_0", {"ct": work / "ct_0.nii.gz"}, codec=codec)
+    """Convert ``work/ct_0.nii.gz`` into each store; the other subjects are links to the first."""
+    for name, options in STORES.items():
+        store = work / f"{name}.tvol"
+        convert(store, "ct_0", {"ct": work / "ct_0.nii.gz"}, **options)
         for k in range(1, SUBJECTS):
             shutil.copytree(store / "ct_0", store / f"ct_{k}", copy_function=os.link)
         tv.reindex(store)
@@ -89,6 +97,14 @@ def check(work: Path, volumes: dict[str, list[tv.Volume]], shape: Shape) -> None
             raise SystemExit(f"{name} does not read what was written")
 
 
+def warm(work: Path) -> None:
+    """Read every file, as an idle kernel may have dropped it from the page cache."""
+    for pattern in ("ct_0.n*", "*_0.b2nd", "*.tvol/ct_0/**/*"):
+        for path in work.glob(pattern):
+            if path.is_file():
+                path.read_bytes()
+
+
 async def read_for(volumes: list[tv.Volume], size: int, seconds: float, seed: int) -> float:
     """Return patches per second of one event loop with `IN_FLIGHT` reads under way."""
     wanted = patches(volumes[0].shape, size, seed)
@@ -107,6 +123,7 @@ async def read_for(volumes: list[tv.Volume], size: int, seconds: float, seed: in
 
 
 def measure(
+    work: Path,
     contenders: dict[str, Callable[[int, float, int], float]],
     size: int,
     seconds: float,
@@ -118,6 +135,7 @@ def measure(
             rate(size, min(seconds, 0.1), 0)  # opens files, fills allocators
     rates: Rates = {name: [] for name in contenders}
     for seed in range(1, rounds + 1):
+        warm(work)
         for name, rate in contenders.items():
             if name not in SLOW or seed == 1:
                 rates[name].append(rate(size, seconds, seed))
@@ -144,7 +162,9 @@ def report(results: dict[int, Rates]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, help="folder to keep the files in (default: none)")
+    parser.add_argument(
+        "--work", type=Path, help="folder that keeps the files (default: a temporary one)"
+    )
     parser.add_argument("--size", type=int, nargs="+", default=[128, 96, 64], help="patch edges")
     parser.add_argument("--shape", type=int, nargs=3, default=(512, 512, 384), help="of the volume")
     parser.add_argument("--seconds", type=float, default=0.7, help="per measurement")
@@ -154,7 +174,7 @@ def main() -> None:
     shape: Shape = tuple(options.shape)
     with ExitStack() as stack:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if not (work / "none.tvol/catalogue.json").exists():
+        if not all((work / f"{name}.tvol/catalogue.json").exists() for name in STORES):
             print(f"making the phantom, {' x '.join(map(str, shape))} int16, and its stores")
             work.mkdir(parents=True, exist_ok=True)
             build(work, shape)
@@ -171,7 +191,11 @@ def main() -> None:
 
         contenders = {name: of_tiledvol(name) for name in TILEDVOL}
         contenders |= {n: of_peer(n) for n in PEERS if not (options.fast and n in SLOW)}
-        report({s: measure(contenders, s, options.seconds, options.rounds) for s in options.size})
+        results = {
+            size: measure(work, contenders, size, options.seconds, options.rounds)
+            for size in options.size
+        }
+        report(results)
     print(
         f"\n{CORES} cores; load {os.getloadavg()[0]:.1f}; {IN_FLIGHT} reads in flight in tiledvol"
     )

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import tiledvol as tv
 from tiledvol.storage import catalogue
 from tiledvol.storage.writer import SubjectWriter, create_dataset
+
+# A busy machine is no fault of the code: time is bounded by pytest-timeout.
+settings.register_profile("tiledvol", deadline=None)
+settings.load_profile("tiledvol")
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

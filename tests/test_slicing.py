@@ -10,11 +10,12 @@ from hypothesis.extra.numpy import basic_indices
 SHAPE = (13, 7, 18)
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
+@pytest.fixture(scope="module", params=["lz4", "none"])
+def stored(request, tmp_path_factory):
     array = np.random.default_rng(0).integers(-999, 999, SHAPE).astype(np.int16)
     url = tmp_path_factory.mktemp("slicing") / "made.tvol"
-    return array, write_subject(url, "case", {"volume": array}, chunk=5)["volume"]
+    options = {"chunk": 5, "codec": request.param}
+    return array, write_subject(url, "case", {"volume": array}, **options)["volume"]
 
 
 @given(key=basic_indices(SHAPE, min_dims=0, max_dims=6, allow_newaxis=True))

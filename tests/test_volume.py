@@ -148,12 +148,13 @@ def shard_of(volume, index="0/0/0"):
     return volume._store.local_path / volume.subject / volume.name / "0" / "c" / index
 
 
-def test_a_damaged_block_is_named(make_volume):
-    volume = make_volume(RNG.integers(0, 99, (130, 70, 20)).astype(np.int16), codec="none")
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_damaged_block_is_named(make_volume, codec):
+    volume = make_volume(RNG.integers(0, 99, (130, 70, 20)).astype(np.int16), codec=codec)
     path = shard_of(volume)
     data = bytearray(path.read_bytes())
-    block_bytes = 64 * 64 * 20 * 2 + 4
-    data[2 * block_bytes + 17] ^= 1  # in the third block, (1, 0, 0)
+    index = np.frombuffer(data[-(16 * 6 + 4) : -4], np.uint64).reshape(3, 2, 1, 2)
+    data[int(index[1, 0, 0, 0]) + 17] ^= 1
     path.write_bytes(data)
     fresh = tv.open(volume._store.url)["case"]["volume"]
     assert fresh[:64].shape == (64, 70, 20)
@@ -163,11 +164,32 @@ def test_a_damaged_block_is_named(make_volume):
         asyncio.run(fresh.read(tv.Box((0, 0, 0), (130, 70, 20))))
 
 
-def test_a_missing_shard_is_no_zeros(make_volume):
-    volume = make_volume(np.ones((20, 20, 130), np.int16))
-    shard_of(volume, "0/0/1").unlink()
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "index"])
+def test_a_damaged_shard_is_no_zeros(make_volume, codec, damage):
+    volume = make_volume(np.ones((20, 20, 130), np.int16), codec=codec)
+    path = shard_of(volume, "0/0/1")
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        wrong = bytes([data[-9] ^ 1])
+        path.write_bytes(
+            {"empty": b"", "cut": data[: len(data) // 2], "index": data[:-9] + wrong + data[-8:]}[
+                damage
+            ]
+        )
     with pytest.raises(BlockError, match=r"case/volume: block \(0, 0, 1\)"):
         tv.open(volume._store.url)["case"]["volume"][...]
+
+
+def test_an_uncompressed_volume_keeps_its_voxels_when_it_is_replaced(tmp_path):
+    arrays = [np.full((70, 70, 70), value, np.int16) for value in (1, 2)]
+    first = write_subject(tmp_path / "d.tvol", "a", {"ct": arrays[0]}, codec="none")["ct"]
+    assert np.array_equal(first[...], arrays[0])
+    second = write_subject(tmp_path / "d.tvol", "a", {"ct": arrays[1]}, codec="none")["ct"]
+    assert np.array_equal(first[...], arrays[0])
+    assert np.array_equal(second[...], arrays[1])
 
 
 def test_a_missing_array_is_an_error_of_the_store(make_volume):

@@ -106,11 +106,11 @@ def unscale(stored: Array, raw: DType, scaling: Scaling) -> Array:
 
     Exact wherever the stored voxels hold the values exactly; a decoder's ``exact`` tells.
     """
-    if scaling.integral and stored.dtype.kind in "iu" and raw.kind in "iu":
-        return _unscale_integers(stored, raw, int(scaling.slope), int(scaling.inter))
     with np.errstate(all="ignore"):
-        if scaling.identity and raw.kind == "f":
-            return stored.astype(raw)
+        if scaling.identity:
+            return stored.astype(raw, copy=False)
+        if scaling.integral and stored.dtype.kind in "iu" and raw.kind in "iu":
+            return _unscale_integers(stored, raw, int(scaling.slope), int(scaling.inter))
         values = (stored.astype(np.float64) - scaling.inter) / scaling.slope
         if raw.kind == "f":
             return values.astype(raw)
@@ -181,12 +181,13 @@ class _Scratch:
             self._buffer = np.empty(len(out), self._raw)
         return self._buffer[: len(out)]
 
-    def _values(self, raw: Array) -> npt.NDArray[np.float64]:
-        """Return the values in float64."""
+    def _values(self, raw: Array) -> Array:
+        """Return the values: scaled in float64, or as they are."""
+        if self._scaling.identity and raw.dtype.kind == "f":
+            return raw.astype(raw.dtype.newbyteorder("="), copy=False)
         values = raw.astype(np.float64)
-        if not self._scaling.identity:
-            values *= self._scaling.slope
-            values += self._scaling.inter
+        values *= self._scaling.slope
+        values += self._scaling.inter
         return values
 
     def _check_exact(self, raw: Array, out: Array) -> None:
@@ -278,6 +279,30 @@ class Classes(_Scratch):
         self._check_exact(raw, out)
 
 
+class Tabled(_Scratch):
+    """Numbers of 8 or 16 bits are decoded once each, by another decoder, and then looked up."""
+
+    def __init__(self, raw: DType, out: DType, inner: Decoder) -> None:
+        super().__init__(raw, Scaling())
+        self._bits = np.dtype(f"u{raw.itemsize}")
+        self._inner = inner
+        self._table = np.zeros(1 << 8 * raw.itemsize, out)
+        self._known = np.zeros(len(self._table), np.bool_)
+
+    def decode(self, raw: Array, out: Array) -> None:
+        """Fill ``out``; numbers that have not occurred before go through the inner decoder."""
+        index = raw.view(self._bits).astype(np.intp)
+        unknown = ~self._known[index]
+        if unknown.any():
+            numbers = np.unique(index[unknown])
+            decoded = np.empty(len(numbers), out.dtype)
+            self._inner.decode(numbers.astype(self._bits).view(self._raw), decoded)
+            self.exact = self._inner.exact
+            self._table[numbers] = decoded
+            self._known[numbers] = True
+        np.take(self._table, index, out=out, mode="clip")  # "raise" would buffer the output
+
+
 def _negative(path: Path, low: int) -> SourceError:
     return SourceError(
         f"{path}: voxel value {low} is no label: class ids are not negative; convert it as an "
@@ -317,4 +342,5 @@ def make_decoder(
         return Direct(raw)
     if integers and out.kind in "iu":
         return Integers(path, raw, scaling, dtypes, label=label)
-    return Classes(path, raw, scaling) if label else Floats(raw, scaling)
+    decoder = Classes(path, raw, scaling) if label else Floats(raw, scaling)
+    return Tabled(raw, out, decoder) if raw.itemsize <= 2 else decoder

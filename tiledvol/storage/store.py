@@ -38,9 +38,9 @@ class Store:
         self.timeout = timeout
         self.context = context
         self._spec = kvstore_spec(url)
-        self._kv = self.result(
-            ts.KvStore.open(self._spec, context=context or default_context()), "open"
-        )
+        remote = self._spec["driver"] not in ("file", "memory")
+        self._context = context or default_context(remote)
+        self._kv = self.result(ts.KvStore.open(self._spec, context=self._context), "open")
 
     def __reduce__(self) -> tuple[type[Store], tuple[str, None, float]]:
         """Pickle by address: the receiving process opens the store anew, in its own context."""
@@ -167,9 +167,7 @@ class Store:
         spec = {**self.array_spec(path), "metadata": metadata}
         # No cache: the writer's buffers are lent, not copied, and a cached block that refers to
         # one would change when the buffer serves again.
-        context = ts.Context(
-            {"cache_pool": {"total_bytes_limit": 0}}, parent=self.context or default_context()
-        )
+        context = ts.Context({"cache_pool": {"total_bytes_limit": 0}}, parent=self._context)
         array: ts.TensorStore = self.result(
             ts.open(spec, create=True, delete_existing=True, context=context), f"creating {path}"
         )
@@ -183,7 +181,7 @@ class Store:
             read=True,
             write=False,
             open=True,
-            context=self.context or default_context(),
+            context=self._context,
         )
 
     def check_writable(self) -> None:

@@ -16,6 +16,7 @@ from tiledvol.errors import BlockError, GeometryError, ReadTimeoutError, StoreEr
 from tiledvol.geometry import Affine, Box, orientation_of, spacing_of
 from tiledvol.storage.attributes import ImageSummary, read_attributes
 from tiledvol.storage.blocks import ImageBlocks, LabelBlocks, grid_shape
+from tiledvol.storage.readers import MappedReader, Reader, TensorStoreReader, is_uncompressed
 from tiledvol.storage.slicing import PAD_MODES, padded_indices, select
 from tiledvol.storage.spec import check_process
 from tiledvol.storage.store import Store
@@ -38,6 +39,7 @@ class Volume:
     def __init__(self, store: Store, subject: str, name: str, summary: ImageSummary) -> None:
         self._store = store
         self._summary = summary
+        self._reader: Reader | None = None
         self.subject = subject
         self.name = name
 
@@ -49,7 +51,8 @@ class Volume:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_opening", "attributes")}
+        lasting = {k: v for k, v in self.__dict__.items() if k not in ("_opening", "attributes")}
+        return lasting | {"_reader": None}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -132,14 +135,19 @@ class Volume:
         """The future of the opened array: shared by all reads, so that it is opened once."""
         return self._store.open_array(f"{self._path()}/0")
 
-    def _opened(self, array: ts.TensorStore) -> ts.TensorStore:
-        """Return the array after checking it against the catalogue."""
+    def _make_reader(self, array: ts.TensorStore) -> Reader:
+        """Return the reader of the opened array, after checking it against the catalogue."""
         if tuple(array.shape) != self.shape or array.dtype.numpy_dtype != self.dtype:
             raise StoreError(
                 f"{self._name()}: the array is {array.shape} {array.dtype.name}, but the "
                 f"catalogue says {self.shape} {self.dtype}; run `tiledvol reindex` on the dataset"
             )
-        return array
+        metadata = array.spec().to_json()["metadata"]
+        if self._store.local_path and is_uncompressed(metadata):
+            self._reader = MappedReader(self._store.local_path / self._path() / "0", metadata)
+        else:
+            self._reader = TensorStoreReader(array)
+        return self._reader
 
     def blocks(self) -> ImageBlocks | LabelBlocks:
         """Return the per-block index: ranges and sums of an image, voxel counts of a label."""
@@ -227,8 +235,8 @@ class Volume:
         check_process()
         try:
             async with asyncio.timeout(self._store.timeout):
-                array = self._opened(await self._opening)
-                return finish(await array[region].read())
+                reader = self._reader or self._make_reader(await self._opening)
+                return finish(await reader.read_async(region))
         except TimeoutError as error:
             raise self._timed_out(region) from error
         except ValueError as error:
@@ -295,8 +303,9 @@ class Volume:
     def _read_region(self, region: tuple[slice, ...]) -> Array:
         check_process()
         try:
-            array = self._opened(self._opening.result(timeout=self._store.timeout))
-            return np.asarray(array[region].read().result(timeout=self._store.timeout))
+            timeout = self._store.timeout
+            reader = self._reader or self._make_reader(self._opening.result(timeout=timeout))
+            return reader.read(region, timeout)
         except TimeoutError as error:
             raise self._timed_out(region) from error
         except ValueError as error:
@@ -311,15 +320,14 @@ class Volume:
 
     def _explain(self, region: tuple[slice, ...], error: ValueError) -> StoreError:
         """Find the block that made a read fail: read those of the region one by one."""
-        try:
-            array = self._opening.result(timeout=self._store.timeout)
-        except (ValueError, TimeoutError):
+        reader = self._reader
+        if reader is None:
             del self._opening  # the next read tries again
             return StoreError(f"{self._name()}: the array cannot be opened: {error}")
         box = Box(tuple(s.start for s in region), tuple(s.stop for s in region))
         for position in self.blocks_of(box):
             try:
-                array[self.block_box(position).slices].read().result(self._store.timeout)
+                reader.read(self.block_box(position).slices, self._store.timeout)
             except (ValueError, TimeoutError) as found:
                 return BlockError(
                     f"{self._name()}: block {position} is damaged or missing; convert the "
