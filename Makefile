@@ -14,7 +14,7 @@ test: $(VENV)/ready-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest --cov --cov-report=term:skip-covered
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs: $(VENV)/ready-test
 	$(BIN)/mkdocs serve

@@ -29,11 +29,11 @@ from typing import Any
 
 import loader_report
 import psutil
-from loader_measure import GROUPS
+from loader_measure import GROUPS, memory_of
 from phantom import CTPhantom, write_nifti
 
-PAUSE_S = 0.2
-"""Between two looks at a contender's memory."""
+PAUSE_S = 0.5
+"""Between two looks at a contender's memory, each of which costs some 10 ms of a core."""
 
 LIMIT_S = 900
 """A run that takes longer is ended."""
@@ -44,18 +44,6 @@ GRACE_S = 5
 
 class RunError(Exception):
     """A contender failed; the message is the last that it said."""
-
-
-def memory_of(process: psutil.Process) -> int:
-    """Return the bytes of a process and its descendants, shared ones counted once."""
-    total = 0
-    try:
-        for member in (process, *process.children(recursive=True)):
-            used = member.memory_full_info()
-            total += getattr(used, "pss", used.rss)
-    except psutil.Error:  # one has just ended: the next look tells
-        return 0
-    return total
 
 
 @contextmanager
@@ -106,7 +94,8 @@ class Runner:
                 while process.poll() is None and not answer.exists():
                     if time.monotonic() > limit:
                         break
-                    peak = max(peak, memory_of(seen))
+                    with suppress(psutil.Error):  # one has just ended: the next look tells
+                        peak = max(peak, memory_of(seen))
                     time.sleep(PAUSE_S)
             if not answer.exists():
                 said = log.read_text(errors="replace").strip()
@@ -114,9 +103,9 @@ class Runner:
             return json.loads(answer.read_text()), peak
 
 
-def write_data(work: Path, subjects: int, size: tuple[int, int, int]) -> None:
-    """Write the volumes as .nii.gz; refuse a folder that holds others."""
-    setting = json.dumps({"subjects": subjects, "size": size})
+def write_data(work: Path, subjects: int, size: tuple[int, int, int], patch: int) -> None:
+    """Write the volumes as .nii.gz; refuse a folder made for others, or for another patch."""
+    setting = json.dumps({"subjects": subjects, "size": size, "patch": patch})
     marker = work / "setting.json"
     if marker.exists():
         if marker.read_text() != setting:
@@ -136,12 +125,13 @@ def available(groups: list[str], run: Runner) -> list[str]:
     for group in groups:
         try:
             lacking, _ = run("missing", group, group)
-        except OSError as error:
-            lacking = [str(error)]
-        if lacking:
-            print(f"skipped: {group}, for want of {', '.join(lacking)} (see --python)")
+            if lacking:
+                print(f"skipped: {group}, for want of {', '.join(lacking)} (see --python)")
+                continue
+            run("prepare", group, group)
+        except (OSError, RunError) as error:
+            print(f"skipped: {group}, because of {error}")
             continue
-        run("prepare", group, group)
         found.append(group)
     if "tiledvol" not in found:
         raise SystemExit("tiledvol itself is to be installed where this runs")
@@ -158,7 +148,7 @@ def warm(work: Path) -> None:
 
 
 def compare(groups: list[str], run: Runner, work: Path, rounds: int) -> loader_report.Results:
-    """Let the contenders take turns; return the medians of each, None where it failed."""
+    """Let the contenders take turns; return the medians, without those that failed."""
     measured: dict[str, list[dict[str, float]]] = {}
     failed: set[str] = set()
     for number in range(rounds):
@@ -173,7 +163,7 @@ def compare(groups: list[str], run: Runner, work: Path, rounds: int) -> loader_r
                     failed.add(name)
                     print(f"  {name:22} failed: {error}", flush=True)
                     continue
-                measured.setdefault(name, []).append({**result, "peak": peak / 1e6})
+                measured.setdefault(name, []).append({**result, "peak": peak})
                 print(f"  {name:22} {result['rate']:8.1f} patches/s", flush=True)
     return {
         name: {key: statistics.median(r[key] for r in runs) for key in runs[0]}
@@ -211,12 +201,14 @@ def main() -> None:
     with ExitStack() as stack:
         work = given.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         x, y, z = map(int, given.size.split(","))
-        write_data(work, given.subjects, (x, y, z))
+        write_data(work, given.subjects, (x, y, z), given.patch)
         run = Runner(work.resolve(), pythons, options)
         groups = available(["tiledvol", *chosen], run)
         results = compare(groups, run, work, given.rounds)
-    print(f"\n{given.subjects} volumes of {x}×{y}×{z}, patches of {given.patch}³ by {given.batch}")
-    loader_report.table(results, given.step_ms)
+    print(f"\n{given.subjects} volumes of {x}×{y}×{z}, batches of {given.batch} × {given.patch}³")
+    if given.step_ms:
+        print(f"training pretended to take {given.step_ms:g} ms a batch")
+    loader_report.table(results)
     if given.step_ms:
         loader_report.waits(results)
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import shutil
 import statistics
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import loader_nifti
 import loader_own
 import loader_peers
+import psutil
 from loader_work import Batch, Contender, Group, Work
 
 GROUPS: dict[str, Group] = {**loader_own.GROUPS, **loader_peers.GROUPS, **loader_nifti.GROUPS}
@@ -25,14 +27,11 @@ CONTENDERS: dict[str, Contender] = {
     name: contender for group in GROUPS.values() for name, contender in group.contenders.items()
 }
 
-NEEDED = {"numpy": "", "psutil": "", "torch": ""}
-"""By all contenders."""
-
 
 def missing(group: str) -> list[str]:
     """Return what this interpreter lacks for a group."""
     found = []
-    for name, version in {**NEEDED, **GROUPS[group].needs}.items():
+    for name, version in {"torch": "", **GROUPS[group].needs}.items():
         try:
             has = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -47,15 +46,23 @@ def prepare(group: str, work: Work) -> None:
     """Write the group's data unless it is there."""
     folder = work.folder / group
     if not (folder / "done").exists():
-        folder.mkdir(exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was broken off
+        folder.mkdir()
         GROUPS[group].prepare(work)
         (folder / "done").touch()
 
 
+def memory_of(process: psutil.Process) -> int:
+    """Return the bytes of a process and its descendants, shared ones counted once."""
+    total = 0
+    for member in (process, *process.children(recursive=True)):
+        used = member.memory_full_info()
+        total += getattr(used, "pss", used.rss)
+    return total
+
+
 def cpu_seconds() -> float:
     """Return the CPU time of this process and all its descendants, living or not."""
-    import psutil
-
     total = 0.0
     here = psutil.Process()
     for process in (here, *here.children(recursive=True)):
@@ -100,12 +107,14 @@ def measure(
     Returns
     -------
     dict
+        ``imported``, bytes of memory that the libraries take before anything is loaded;
         ``first``, seconds until the first batch; ``rate``, patches per second; ``cpu``, CPU
         seconds per patch; ``wait``, median seconds that a step waited for its batch;
         ``waited``, share of the time spent waiting.
     """
     for module in imports:
         importlib.import_module(module)
+    imported = memory_of(psutil.Process())
     cycle = contender.cycle(work)
     began = time.perf_counter()
     batches = contender.open(work)
@@ -130,6 +139,7 @@ def measure(
     took, waits = take(seconds)
     patches = len(waits) * work.batch
     return {
+        "imported": imported,
         "first": first,
         "rate": patches / took,
         "cpu": (cpu_seconds() - cpu) / patches,

@@ -7,6 +7,7 @@ their own.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ QUEUE = 40
 
 
 def label_odds() -> dict[int, float]:
-    """Return the share of patches that TorchIO draws around each class."""
+    """Return the share of patches to draw around each class; TorchIO 2 takes it as per voxel."""
     share = FOREGROUND / (len(CLASSES) - 1)
     return {c: share if c else 1 - FOREGROUND for c in CLASSES.values()}
 
@@ -36,16 +37,24 @@ def torchio_epoch(work: Work) -> int:
     return PER_VOLUME * len(work.subjects) // work.batch
 
 
-def open_torchio(work: Work, workers: int) -> Iterator[Batch]:
-    """Return the batches of TorchIO 1's queue, its workers loading volumes."""
-    import torchio as tio
+def import_torchio() -> Any:
+    """Return the module: of version 1 or 2, which differ."""
+    return importlib.import_module("torchio")
 
-    subjects = [
+
+def subjects_of(tio: Any, work: Work) -> list[Any]:
+    """Return TorchIO's subjects."""
+    return [
         tio.Subject(ct=tio.ScalarImage(work.nifti(s, "ct")), seg=tio.LabelMap(work.nifti(s, "seg")))
         for s in work.subjects
     ]
+
+
+def open_torchio(work: Work, workers: int) -> Iterator[Batch]:
+    """Return the batches of TorchIO 1's queue, its workers loading volumes."""
+    tio = import_torchio()
     queue = tio.Queue(
-        tio.SubjectsDataset(subjects),
+        tio.SubjectsDataset(subjects_of(tio, work)),
         QUEUE,
         PER_VOLUME,
         tio.LabelSampler(work.patch, "seg", label_odds()),
@@ -57,12 +66,8 @@ def open_torchio(work: Work, workers: int) -> Iterator[Batch]:
 
 def open_torchio2(work: Work, workers: int) -> Iterator[Batch]:
     """Return the batches of TorchIO 2's queue, its workers being threads that load volumes."""
-    import torchio as tio
-
-    subjects = [
-        tio.Subject(ct=tio.ScalarImage(work.nifti(s, "ct")), seg=tio.LabelMap(work.nifti(s, "seg")))
-        for s in work.subjects
-    ]
+    tio = import_torchio()
+    subjects = subjects_of(tio, work)
     sampler = tio.LabelSampler(subjects[0], work.patch, "seg", label_odds())
     queue = tio.Queue(subjects, sampler, QUEUE, PER_VOLUME, num_workers=workers)
     batches = repeat(lambda: tio.SubjectsLoader(queue, batch_size=work.batch))
@@ -164,7 +169,7 @@ GROUPS = {
             for kind, title in (
                 ("persistent", "PersistentDataset"),
                 ("cache", "CacheDataset"),
-                ("tuned", "CacheDataset, indices cached"),
+                ("tuned", "CacheDataset + indices"),
             )
             for suffix, more, workers in (("", "", 0), ("-2w", ", 2 workers", 2))
         },

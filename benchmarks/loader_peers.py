@@ -24,7 +24,10 @@ VOXELS = 10_000
 
 
 def open_nnunet(work: Work, workers: int) -> Iterator[Batch]:
-    """nnU-Net's data loader as its trainer sets it up, transforms left out."""
+    """nnU-Net's data loader as its trainer sets it up, transforms left out.
+
+    Of two patches it takes one around the foreground: it rounds the share to whole patches.
+    """
     from batchgenerators.dataloading.nondet_multi_threaded_augmenter import (
         NonDetMultiThreadedAugmenter,
     )
@@ -97,7 +100,7 @@ def open_medh5(work: Work, workers: int) -> Iterator[Batch]:
         PatchSampler(work.patch, foreground_prob=FOREGROUND),
         samples_per_volume=LONG,
         images=["ct"],
-        annotations={"seg": list(CLASSES)[1:]},
+        annotations={"seg": []},
         label_format="labelmap",
     )
     loader = DataLoader(
@@ -177,7 +180,7 @@ class ZarrPatches:
 
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
         rng = np.random.default_rng(index)
-        image, label, voxels = self._subjects[rng.integers(len(self._subjects))]
+        image, label, voxels = self._subjects[int(rng.integers(len(self._subjects)))]
         last = np.subtract(image.shape, self._work.patch)
         if rng.random() < FOREGROUND:
             start = np.clip(rng.choice(voxels) - self._work.patch // 2, 0, last)

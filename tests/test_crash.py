@@ -11,6 +11,7 @@ import pytest
 
 import tiledvol as tv
 from tiledvol.errors import StoreError
+from tiledvol_converters import convert
 
 KILLS = 20
 SUBJECTS = 10
@@ -106,3 +107,49 @@ def test_processes_convert_different_subjects_at_once(sources, tmp_path):
     assert sorted(tv.open(target)) == [f"case_{i}" for i in range(4)]
     assert (target / "catalogue.json").read_text().count("case_") == 4
     assert tv.verify(target) == []
+
+
+DYING = """
+import os, sys
+import numpy as np
+from tiledvol.storage.store import Store
+from tiledvol_converters import convert
+
+left = int(sys.argv[4])
+
+def dying(method):
+    def call(self, *args):
+        global left
+        if left == 0:
+            os._exit(9)
+        left -= 1
+        return method(self, *args)
+    return call
+
+for name in ("write", "update", "delete_prefix", "create_array"):
+    setattr(Store, name, dying(getattr(Store, name)))
+convert(sys.argv[1], "s", {"a": sys.argv[2], "b": sys.argv[3]})
+"""
+
+
+def test_a_replacement_that_dies_before_any_of_its_writes_leaves_old_or_new(tmp_path):
+    old = np.random.default_rng(0).integers(0, 99, (20, 20, 20)).astype(np.int16)
+    for name, array in (("old", old), ("new", old + 1)):
+        nib.save(nib.Nifti1Image(array, np.eye(4)), tmp_path / f"{name}.nii")
+    target = tmp_path / "d.tvol"
+    convert(target, "s", {"a": tmp_path / "old.nii", "b": tmp_path / "old.nii"})
+    for writes in range(40):
+        child = [sys.executable, "-c", DYING, target, *[tmp_path / "new.nii"] * 2, str(writes)]
+        code = subprocess.run(child, check=False).returncode
+        subject = tv.open(target)["s"]
+        found = {int(subject[name][3, 4, 5]) - int(old[3, 4, 5]) for name in ("a", "b")}
+        assert found in ({0}, {1}), f"after {writes} writes: neither the old nor the new"
+        assert tv.verify(target) == []
+        if found == {1}:
+            convert(target, "s", {"a": tmp_path / "old.nii", "b": tmp_path / "old.nii"})
+        if code == 0:
+            break
+    assert code == 0
+    assert writes > 10
+    folders = [p for p in (target / "s").iterdir() if p.is_dir()]
+    assert len(folders) == 2, "what crashes left behind is cleared by the next replacement"

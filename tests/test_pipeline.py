@@ -70,6 +70,18 @@ def test_an_unchanged_subject_is_skipped_and_a_touched_one_converted_again(
     }
 
 
+def test_force_converts_what_is_unchanged(tmp_path: Path, three: Path) -> None:
+    out = tmp_path / "out.tvol"
+    convert_dataset([three], out)
+    (shard,) = (p for p in (out / "p2/ct/0/c").rglob("*") if p.is_file())
+    shard.write_bytes(shard.read_bytes()[:-20])
+    assert by_status(convert_dataset([three], out)) == {"skipped": ["p1", "p2", "p3"]}
+    assert len(tv.verify(out)) == 1
+    again = convert_dataset([three / "p2"], out, force=True)
+    assert by_status(again) == {"converted": ["p2"]}
+    assert tv.verify(out) == []
+
+
 def test_with_checksum_content_counts_and_not_the_time(tmp_path: Path, three: Path) -> None:
     out = tmp_path / "out.tvol"
     convert_dataset([three], out)

@@ -94,3 +94,9 @@ def test_only_nan_and_only_zero():
 def test_a_large_offset_does_not_lose_the_deviation():
     array = (1e6 + np.random.default_rng(8).normal(0, 1, 1_000_000)).astype(np.float64)
     np.testing.assert_allclose(statistics(array)["std"], array.std(), rtol=1e-6)
+
+
+def test_what_overflows_is_none():
+    found = statistics(np.array([1e200, 3e200, -1e300, 0]), pieces=2)
+    assert found["std"] is None
+    assert (found["min"], found["max"]) == (-1e300, 3e200)

@@ -127,7 +127,8 @@ def test_a_subject_is_replaced_only_when_its_successor_is_whole(tmp_path, place)
     write_subject(url, "a", {"ct": ARRAY + 1})
     assert list(tv.open(url)["a"]) == ["ct"]
     assert np.array_equal(tv.open(url)["a"]["ct"][...], ARRAY + 1)
-    assert not [k for k in store.list_keys() if ".staging" in k or "old" in k]
+    folders = {k.split("/")[1] for k in store.list_keys("a/")}
+    assert folders == {"zarr.json", tv.open(url)["a"]["ct"]._summary.path}
 
 
 def test_incomplete_and_misplaced_slabs_are_refused(tmp_path):
@@ -258,6 +259,21 @@ def test_verify_names_what_is_wrong(tmp_path):
     assert "b/f: block (1, 0, 0, 0)" in problem
     with pytest.raises(StoreError, match="no subject zz"):
         tv.verify(url, ["zz"])
+
+
+def test_verify_compares_the_catalogue_with_the_markers(tmp_path):
+    url = tmp_path / "d.tvol"
+    for subject in ("a", "b"):
+        write_subject(
+            url, subject, {"ct": ARRAY}, affine=np.diag([1, 1, 1 + (subject == "b"), 1.0])
+        )
+    (url / "a/zarr.json").write_bytes((url / "b/zarr.json").read_bytes())
+    assert tv.verify(url) == [
+        "a: the catalogue's entry is not the subject's own; run `tiledvol reindex`"
+    ]
+    tv.reindex(url)
+    assert tv.verify(url) == []
+    assert tv.open(url)["a"]["ct"].spacing == (1, 1, 2)
 
 
 def test_verify_checks_the_stored_statistics(tmp_path):

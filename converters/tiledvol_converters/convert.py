@@ -181,7 +181,13 @@ def convert_subject(
             image = _convert_image(writer, name, kind, source, options, progress)
             if files != [stat_record(file) for file in source.files]:
                 raise SourceError(f"{path}: changed while it was read; convert it again")
-            warnings += [f"{path}: {w}" for w in (*source.info.warnings, *source.late_warnings)]
+            told = [*source.info.warnings, *source.late_warnings]
+            if not source.exact:
+                told.append(
+                    f"stored as {image.summary.dtype}, which does not give back the file's own "
+                    f"numbers to the last bit" + ("" if kind == "label" else "; --float64 may")
+                )
+            warnings += [f"{path}: {text}" for text in told]
             records[name] = {
                 "kind": kind,
                 "files": files,

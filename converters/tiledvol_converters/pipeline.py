@@ -46,6 +46,7 @@ def convert_dataset(
     options: Options | None = None,
     labels: Sequence[str] = (),
     checksum: bool = False,
+    force: bool = False,
     on_error: Literal["continue", "stop"] = "continue",
     progress: DatasetProgress | None = None,
 ) -> Report:
@@ -68,6 +69,8 @@ def convert_dataset(
         Patterns of what is a label among files found.
     checksum : bool
         Tell a changed source file by its content, not by size and time of modification.
+    force : bool
+        Convert also what is unchanged, e.g. a subject whose blocks were damaged.
     on_error : {"continue", "stop"}
         Whether a failure stops what comes after it.
     progress : DatasetProgress, optional
@@ -93,7 +96,7 @@ def convert_dataset(
         told.finished(outcome)
     waiting = list(found.plans)
     if waiting and not (outcomes and on_error == "stop"):
-        run = _Run(create_dataset(url), options or Options(), checksum, told)
+        run = _Run(create_dataset(url), options or Options(), checksum, force, told)
         try:
             while waiting:
                 outcome = run.outcome_of(waiting.pop(0))
@@ -128,11 +131,17 @@ class _Run:
     """
 
     def __init__(
-        self, store: Store, options: Options, checksum: bool, progress: DatasetProgress
+        self,
+        store: Store,
+        options: Options,
+        checksum: bool,
+        force: bool,
+        progress: DatasetProgress,
     ) -> None:
         self._store = store
         self._options = options
         self._checksum = checksum
+        self._force = force
         self._progress = progress
         catalogued = catalogue.decode(store.read(catalogue.KEY), store.url) or {}
         self._committed = catalogue.read_entries(store)
@@ -152,7 +161,9 @@ class _Run:
             there = self._subject(plan.subject)
             if there is not None:
                 _check_kept(there, plan)
-                if _unchanged(there.provenance, plan, self._options, self._checksum):
+                if not self._force and _unchanged(
+                    there.provenance, plan, self._options, self._checksum
+                ):
                     return Outcome(plan.subject, "skipped", seconds=time.perf_counter() - started)
             converted = self._convert(plan)
         except StoreError as error:

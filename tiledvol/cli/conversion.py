@@ -18,7 +18,7 @@ MOST_LISTED = 10
 
 
 def run(
-    found: Discovery, url: str, options: Options, *, checksum: bool, stop: bool
+    found: Discovery, url: str, options: Options, *, checksum: bool, force: bool, stop: bool
 ) -> tuple[Report, bool]:
     """Convert what was found; return what became of it, and whether the user interrupted it."""
     with make_display() as display:
@@ -29,6 +29,7 @@ def run(
                 url,
                 options=options,
                 checksum=checksum,
+                force=force,
                 on_error="stop" if stop else "continue",
                 progress=shown,
             )

@@ -48,6 +48,7 @@ def convert(
     checksum: Annotated[
         bool, typer.Option("--checksum", help="Tell changed files by content, not size and time.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Convert also what is unchanged.")] = False,
     on_error: Annotated[
         str, typer.Option(metavar="continue|stop", help="What to do after a failure.")
     ] = "continue",
@@ -74,7 +75,8 @@ def convert(
         found = discover(inputs, labels=labels or (), subject=subject, image=image)
     except SourceError as error:
         raise typer.BadParameter(str(error), param_hint="--subject, --image") from error
-    report, interrupted = run(found, output, options, checksum=checksum, stop=on_error == "stop")
+    stop = on_error == "stop"
+    report, interrupted = run(found, output, options, checksum=checksum, force=force, stop=stop)
     if json:
         print_json(document(report, output, interrupted))
     else:

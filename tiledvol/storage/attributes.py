@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tiledvol.errors import GeometryError, StoreError
+from tiledvol.errors import StoreError, TiledvolError
 from tiledvol.geometry import Affine, check_affine
+from tiledvol.storage.naming import check_name
 from tiledvol.storage.spec import DTYPES, FORMAT
 from tiledvol.storage.store import Store
 
@@ -35,6 +36,8 @@ class ImageSummary:
         Of the stored voxels.
     affine : (4, 4) float64
         Voxel centre -> RAS+ mm.
+    path : str
+        Folder of the image within the subject's: its name, or another after a replacement.
     classes : dict of int to int, or None
         Of a label with at most `MAX_CATALOGUED_CLASSES` of them: voxels of each class id.
     """
@@ -44,6 +47,7 @@ class ImageSummary:
     chunk_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     affine: Affine
+    path: str
     classes: dict[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -54,6 +58,7 @@ class ImageSummary:
             "chunk_shape": list(self.chunk_shape),
             "dtype": self.dtype.name,
             "affine": self.affine.tolist(),
+            "path": self.path,
             **({"classes": self.classes} if self.classes is not None else {}),
         }
 
@@ -67,9 +72,10 @@ class ImageSummary:
                 tuple(int(n) for n in data["chunk_shape"]),
                 np.dtype(data["dtype"]),
                 check_affine(data["affine"]),
+                check_name(str(data["path"]), "image"),
                 {int(k): int(v) for k, v in data["classes"].items()} if "classes" in data else None,
             )
-        except (KeyError, TypeError, ValueError, AttributeError, GeometryError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, TiledvolError) as error:
             raise StoreError(f"{where}: malformed image metadata: {error!r}") from error
         rank = len(summary.shape)
         sound = (

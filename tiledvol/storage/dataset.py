@@ -103,6 +103,10 @@ class Dataset(Mapping[str, Subject]):
         )
         return Dataset(Store(self._store.url, context, self._store.timeout), self._entries)
 
+    def entry_text(self, subject_id: str) -> str:
+        """Return a subject's catalogue entry as JSON text."""
+        return self._entries[subject_id]
+
     @property
     def url(self) -> str:
         """Path or URL that the dataset was opened by."""
@@ -143,4 +147,5 @@ def open(
 def reindex(url: str | os.PathLike[str]) -> int:
     """Rebuild a dataset's catalogue from its subjects; return how many there are."""
     dataset = open(url)
+    dataset._store.check_writable()
     return len(catalogue.rebuild(dataset._store))

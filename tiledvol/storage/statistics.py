@@ -129,9 +129,10 @@ class Moments:
         count = data.size if weights is None else int(weights.sum())
         if count == 0:
             return cls()
-        mean = float(np.average(data, weights=weights))
-        data -= mean
-        squares = np.dot(data, data) if weights is None else np.dot(data * weights, data)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float(np.average(data, weights=weights))
+            data -= mean
+            squares = np.dot(data, data) if weights is None else np.dot(data * weights, data)
         return cls(count, mean, float(squares))
 
     @property
@@ -189,7 +190,7 @@ class Statistics:
         Keys: ``count`` of finite voxels, ``nan``, ``posinf``, ``neginf``, then ``min``, ``max``,
         ``mean``, ``std`` (population) and ``percentiles`` (linear interpolation, as numpy) of the
         finite voxels, and ``nonzero`` with ``count``, ``mean``, ``std``, ``percentiles`` of those
-        that are not zero. What has no voxels is None.
+        that are not zero. What has no voxels, or is beyond float64, is None.
         """
         values, weights = self._distribution.sorted_weights()
         if self._exact:
@@ -227,8 +228,8 @@ def _summary(moments: Moments, values: Array, weights: Array) -> dict[str, Any]:
     if moments.count == 0:
         return {"mean": None, "std": None, "percentiles": None}
     return {
-        "mean": moments.mean,
-        "std": moments.std,
+        "mean": moments.mean if math.isfinite(moments.mean) else None,
+        "std": moments.std if math.isfinite(moments.std) else None,
         "percentiles": {f"{q:g}": weighted_percentile(values, weights, q) for q in PERCENTILES},
     }
 

@@ -80,7 +80,7 @@ class Store:
                 f"unreachable (give a longer timeout= if it is only slow)"
             ) from error
         except (ValueError, OSError) as error:
-            raise StoreError(f"{self.url}: {what} failed: {error}") from error
+            raise StoreError(f"{self.url}: {what} failed: {reason(error)}") from error
 
     def read(self, key: str) -> bytes | None:
         """Return the value of a key, or None if there is none."""
@@ -134,22 +134,6 @@ class Store:
         found = self.result(self._kv.list(_prefix_range(prefix)), f"listing {prefix}*")
         return [key.decode() for key in found]
 
-    def move_prefix(self, source: str, target: str) -> None:
-        """Move all keys below ``source`` to below ``target``, where nothing may be.
-
-        Atomic on a local file system; elsewhere key by key.
-        """
-        self.check_writable()
-        if self.local_path:
-            (self.local_path / target).parent.mkdir(parents=True, exist_ok=True)
-            (self.local_path / source).rename(self.local_path / target)
-            return
-        for key in self.list_keys(source):
-            value = self.read(key)
-            if value is not None:
-                self.write(target + key.removeprefix(source), value)
-        self.delete_prefix(source)
-
     def array_spec(self, path: str) -> dict[str, Any]:
         """Return tensorstore's description of the zarr v3 array at ``path``."""
         return {
@@ -189,6 +173,11 @@ class Store:
         check_process()
         if not self.writable:
             raise StoreError(f"{self.url}: an http store can only be read")
+
+
+def reason(error: Exception) -> str:
+    """Return what tensorstore says went wrong, without the description of the array."""
+    return str(error).partition(" [tensorstore_spec=")[0]
 
 
 def _prefix_range(prefix: str) -> ts.KvStore.KeyRange:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tiledvol.errors import BlockError, StoreError, TiledvolError
 from tiledvol.geometry import Box
+from tiledvol.storage import catalogue
 from tiledvol.storage.blocks import ImageIndexBuilder, LabelBlocks, LabelIndexBuilder
 from tiledvol.storage.dataset import open
 from tiledvol.storage.spec import TIMEOUT_S
@@ -60,7 +61,12 @@ def verify(
     chosen = list(dataset) if subjects is None else list(subjects)
     if missing := [name for name in chosen if name not in dataset]:
         raise StoreError(f"{dataset.url}: no subject {', '.join(missing)}")
-    problems: list[str] = []
+    markers = catalogue.read_markers(dataset._store, chosen)
+    problems = [
+        f"{name}: the catalogue's entry is not the subject's own; run `tiledvol reindex`"
+        for name in chosen
+        if markers.get(name) != dataset.entry_text(name)
+    ]
     for subject in chosen:
         for name in dataset[subject]:
             try:

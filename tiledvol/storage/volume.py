@@ -19,7 +19,7 @@ from tiledvol.storage.blocks import ImageBlocks, LabelBlocks, grid_shape
 from tiledvol.storage.readers import MappedReader, Reader, TensorStoreReader, is_uncompressed
 from tiledvol.storage.slicing import PAD_MODES, padded_indices, select
 from tiledvol.storage.spec import check_process
-from tiledvol.storage.store import Store
+from tiledvol.storage.store import Store, reason
 
 Array = npt.NDArray[Any]
 
@@ -323,7 +323,10 @@ class Volume:
         reader = self._reader
         if reader is None:
             del self._opening  # the next read tries again
-            return StoreError(f"{self._name()}: the array cannot be opened: {error}")
+            return StoreError(
+                f"{self._name()}: the array cannot be opened; convert the subject again with "
+                f"--force ({reason(error)})"
+            )
         box = Box(tuple(s.start for s in region), tuple(s.stop for s in region))
         for position in self.blocks_of(box):
             try:
@@ -331,9 +334,9 @@ class Volume:
             except (ValueError, TimeoutError) as found:
                 return BlockError(
                     f"{self._name()}: block {position} is damaged or missing; convert the "
-                    f"subject again. ({found})"
+                    f"subject again with --force ({found})"
                 )
-        return StoreError(f"{self._name()}: reading {_text(region)} failed: {error}")
+        return StoreError(f"{self._name()}: reading {_text(region)} failed: {reason(error)}")
 
     def block_box(self, position: tuple[int, ...]) -> Box:
         """Return the voxels of the block at a grid position."""
@@ -344,10 +347,10 @@ class Volume:
         return Box(start, stop)
 
     def _path(self) -> str:
-        return f"{self.subject}/{self.name}"
+        return f"{self.subject}/{self._summary.path}"
 
     def _name(self) -> str:
-        return f"{self._store.url}: {self._path()}"
+        return f"{self._store.url}: {self.subject}/{self.name}"
 
 
 def _as_read(read: Array | None) -> Array:

@@ -45,9 +45,6 @@ from tiledvol.storage.store import Store
 
 Array = npt.NDArray[Any]
 
-STAGING = ".staging"
-"""Prefix below which the successor of a committed subject is written until it is whole."""
-
 
 def create_dataset(url: str | os.PathLike[str], timeout: float = TIMEOUT_S) -> Store:
     """Return the store at ``url``, made a dataset if there is nothing yet.
@@ -122,9 +119,11 @@ class ImageWriter:
         region = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
         future = self._array[region].write(slab, can_reference_source_data_indefinitely=True)
         first = [a // c for a, c in zip(start, self.summary.chunk_shape, strict=True)]
-        self._index.add(first, slab)
-        self._wait()
-        self._pending = future
+        try:
+            self._index.add(first, slab)
+        finally:
+            self._wait()
+            self._pending = future
         self._written += slab.size
 
     def _in_c_order(self, slab: Array) -> Array:
@@ -170,24 +169,24 @@ class ImageWriter:
             )
             self._store.result(array.write(values), f"writing the index of {self._path}")
         tiledvol = {"format": FORMAT, **self.summary.to_json(), **facts, **attributes}
-        image_name = self._path.rpartition("/")[2]
-        ome = multiscales(image_name, self.summary.affine, len(self.summary.shape) == 4)
+        ome = multiscales(self.summary.path, self.summary.affine, len(self.summary.shape) == 4)
         self._store.write(f"{self._path}/zarr.json", group_json(ome=ome, tiledvol=tiledvol))
 
 
 class SubjectWriter:
     """Writes the images of one subject; a context manager.
 
-    Nothing is visible until `commit`, whose last act is to write the subject's marker. A subject
-    that is there already stays as it is until then, and is replaced by it. Leaving the context
-    without a commit removes what was written.
+    Nothing is visible until `commit`, which writes the subject's marker. A subject that is there
+    already stays as it is until then: its successor's images lie in folders of other names, and
+    the marker, written in one piece, says which are in force. Leaving the context without a
+    commit removes what was written.
     """
 
     def __init__(self, store: Store, subject: str) -> None:
         self._store = store
         self.subject = check_name(subject, "subject")
         self._replaces = store.read(catalogue.marker_key(subject)) is not None
-        self._root = f"{STAGING}/{subject}.{secrets.token_hex(4)}" if self._replaces else subject
+        self._suffix = f"~{secrets.token_hex(4)}" if self._replaces else ""
         self._images: dict[str, ImageWriter] = {}
         self._committed = False
 
@@ -197,10 +196,14 @@ class SubjectWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._committed:
-            for image in self._images.values():
-                image.abandon()
-            self._store.delete_prefix(f"{self._root}/")
+        if self._committed:
+            return
+        for image in self._images.values():
+            image.abandon()
+            if self._replaces:
+                self._store.delete_prefix(f"{self.subject}/{image.summary.path}/")
+        if not self._replaces:
+            self._store.delete_prefix(f"{self.subject}/")
 
     def image(
         self,
@@ -243,10 +246,10 @@ class SubjectWriter:
             raise StoreError(f"{self.subject}/{name}: a {kind} cannot be stored as {stored}")
         if len(shape) not in (3, 4) or min(shape) < 1:
             raise StoreError(f"{self.subject}/{name}: shape {tuple(shape)} is no volume")
-        summary = ImageSummary(
-            kind, tuple(shape), chunk_shape(shape, chunk), stored, check_affine(affine)
-        )
-        writer = ImageWriter(self._store, f"{self._root}/{name}", summary, slow_axis, codec)
+        chunks = chunk_shape(shape, chunk)
+        path = f"{name}{self._suffix}"
+        summary = ImageSummary(kind, tuple(shape), chunks, stored, check_affine(affine), path)
+        writer = ImageWriter(self._store, f"{self.subject}/{path}", summary, slow_axis, codec)
         self._images[name] = writer
         return writer
 
@@ -261,20 +264,17 @@ class SubjectWriter:
         images = {name: writer.summary.to_json() for name, writer in sorted(self._images.items())}
         entry = {"format": FORMAT, "images": images, "provenance": dict(provenance)}
         if self._replaces:
-            self._replace()
+            # First, so that no reader is sent to the folders that are about to go.
+            catalogue.update(self._store, drop=[self.subject])
         self._store.write(catalogue.marker_key(self.subject), group_json(tiledvol=entry))
         self._committed = True
+        if self._replaces:
+            self._delete_superseded({writer.summary.path for writer in self._images.values()})
         return entry
 
-    def _replace(self) -> None:
-        """Put the staged images in the place of the committed ones."""
-        catalogue.update(self._store, drop=[self.subject])
-        self._store.delete(catalogue.marker_key(self.subject))
-        if self._store.local_path:
-            old = f"{STAGING}/{self.subject}.{secrets.token_hex(4)}"
-            self._store.move_prefix(f"{self.subject}/", f"{old}/")
-            self._store.move_prefix(f"{self._root}/", f"{self.subject}/")
-            self._store.delete_prefix(f"{old}/")
-        else:
-            self._store.delete_prefix(f"{self.subject}/")
-            self._store.move_prefix(f"{self._root}/", f"{self.subject}/")
+    def _delete_superseded(self, in_force: set[str]) -> None:
+        """Delete the images that the marker no longer names."""
+        prefix = f"{self.subject}/"
+        keys = (key.removeprefix(prefix) for key in self._store.list_keys(prefix))
+        for folder in {key.partition("/")[0] for key in keys if "/" in key} - in_force:
+            self._store.delete_prefix(f"{prefix}{folder}/")
