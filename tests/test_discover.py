@@ -103,6 +103,132 @@ def test_images_and_labels_of_one_subject_come_together(tmp_path: Path) -> None:
     assert plan.labels == {"label": tmp_path / "labelsTr/x.nii.gz"}
 
 
+def by_path(found: Discovery, root: Path) -> dict[str, str]:
+    """Return ``subject/image`` of each file found, by its path below ``root``."""
+    return {
+        path.relative_to(root).as_posix().removesuffix(".nii"): f"{plan.subject}/{name}"
+        for plan in found.plans
+        for name, _, path in plan.sources
+    }
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        pytest.param(
+            {
+                "imagesTr/p1_0000": "p1/image_0000",
+                "imagesTr/p1_0001": "p1/image_0001",
+                "labelsTr/p1": "p1/label",
+                "imagesTr/p2_0000": "p2/image_0000",  # without a label
+                "imagesTs/q1_0000": "q1/image_0000",
+                "imagesTs/q1_0001": "q1/image_0001",
+            },
+            id="channels",
+        ),
+        pytest.param(
+            {
+                "imagesTr/p1_0000": "p1/image",
+                "labelsTr/p1": "p1/label",
+                "imagesTs/q1_0000": "q1/image",
+            },
+            id="one channel",
+        ),
+        pytest.param(
+            {
+                "imagesTr/amos_0001": "amos_0001/image",
+                "labelsTr/amos_0001": "amos_0001/label",
+                "imagesTs/amos_0002": "amos_0002/image",
+            },
+            id="numbers of cases",
+        ),
+        pytest.param(
+            {
+                "imagesTr/amos_0001_0000": "amos_0001/image",
+                "labelsTr/amos_0001": "amos_0001/label",
+                "imagesTs/amos_0002_0000": "amos_0002/image",
+            },
+            id="numbers of cases and of channels",
+        ),
+        pytest.param(
+            {
+                "imagesTr/p1_0000": "p1_0000/image",
+                "imagesTr/p1_0001": "p1_0001/image",
+                "labelsTr/p2": "p2/label",
+            },
+            id="no label fits",
+        ),
+        pytest.param(
+            {
+                "imagesTr/p_0001": "p/image_0001",
+                "imagesTr/p_0002": "p_0002/image",
+                "labelsTr/p": "p/label",
+                "labelsTr/p_0002": "p_0002/label",
+            },
+            id="a label with the number wins",
+        ),
+        pytest.param(
+            {
+                "imagesTr/p1_CT_0000": "p1/CT_0000",
+                "imagesTr/p1_CT_0001": "p1/CT_0001",
+                "labelsTr/p1_CT": "p1/label",
+                "imagesTr/p2_seg_0000": "p2/image_0000",
+                "labelsTr/p2_seg": "p2/seg",
+            },
+            id="known words before the number",
+        ),
+        pytest.param(
+            {
+                "images/p1_000": "p1_000/image",
+                "images/p2_00000": "p2_00000/image",
+                "images/p3-0000": "p3-0000/image",
+                "images/p4_0000": "p4/image",
+                "masks/p1": "p1/label",
+                "masks/p2": "p2/label",
+                "masks/p3": "p3/label",
+                "masks/p4": "p4/label",
+            },
+            id="four digits after an underscore",
+        ),
+        pytest.param(
+            {"x/p1_0000": "x/p1_0000", "x/p1": "x/p1", "labelsTr/p1": "p1/label"},
+            id="only in folders by kind",
+        ),
+        pytest.param(
+            {
+                "A/imagesTr/p1_0000": "A_p1/image",
+                "A/labelsTr/p1": "A_p1/label",
+                "B/imagesTr/p1_0000": "B_p1_0000/image",
+                "B/imagesTr/p1_0001": "B_p1_0001/image",
+                "B/labelsTr/p2": "B_p2/label",
+                "C/imagesTr/p1_0002": "C_p1/image_0002",
+                "C/labelsTr/p1": "C_p1/label",
+            },
+            id="each dataset for itself",
+        ),
+    ],
+)
+def test_numbered_images_are_channels_where_labels_lack_the_number(
+    tmp_path: Path, expected: dict[str, str]
+) -> None:
+    grow(tmp_path, [f"{name}.nii" for name in expected])
+    assert by_path(discover([tmp_path]), tmp_path) == expected
+
+
+def test_channels_are_found_whichever_way_the_folders_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(tmp_path, ["imagesTr/p1_0000.nii", "labelsTr/p1.nii"])
+    monkeypatch.chdir(tmp_path / "imagesTr")
+    for inputs in (
+        ["../imagesTr", "../labelsTr"],
+        [".", str(tmp_path / "labelsTr")],
+        ["p1_0000.nii", "../labelsTr/*"],
+    ):
+        assert named(discover(inputs)) == {("p1/image", "image"), ("p1/label", "label")}
+    assert named(discover(["."])) == {("p1_0000/image", "image")}  # nothing says it is a channel
+
+
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
@@ -284,7 +410,9 @@ def test_names_can_be_given_with_one_file(tmp_path: Path) -> None:
     assert named(found) == {("p1/ct", "image")}
     found = discover([path], subject="..", image="ct")
     assert found.plans == ()
-    assert "subject name '..' is reserved" in reasons(found)[str(path)]
+    reason = reasons(found)[str(path)]
+    assert reason.startswith("subject name '..' is reserved")
+    assert reason.endswith("; give another name")
     with pytest.raises(SourceError, match="with one file, not 2"):
         discover([path, save(tmp_path / "b.nii.gz")], subject="p1")
 

@@ -172,7 +172,27 @@ def test_an_offset_of_zero_means_right_after_the_header(nifti):
     assert (voxels_of(nifti(content))[0] == VOXELS).all()
 
 
-@pytest.mark.parametrize("offset", [-1, 1, 348, 351, 352.5, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("offset", [1, 16, 348, 351])
+def test_an_offset_within_the_header_means_right_after_it(nifti, offset):
+    placed = nifti1(VOXELS, offset=352)
+    content = placed.replace(np.float32(352).tobytes(), np.float32(offset).tobytes(), 1)
+    source = nifti(content)
+    assert (voxels_of(source)[0] == VOXELS).all()
+    assert source.info.warnings == (
+        f"vox_offset is {offset}, within the header; 352 is taken for it",
+    )
+    assert nifti(placed).info.warnings == ()
+
+
+def test_an_offset_within_a_header_of_nifti2(nifti):
+    content = bytearray(nifti2(VOXELS))
+    content[168:176] = (352).to_bytes(8, "little")
+    source = nifti(bytes(content))
+    assert (voxels_of(source)[0] == VOXELS).all()
+    assert source.info.warnings == ("vox_offset is 352, within the header; 544 is taken for it",)
+
+
+@pytest.mark.parametrize("offset", [-1, 0.5, 352.5, np.nan, np.inf, -np.inf])
 def test_impossible_offsets_are_refused(nifti, offset):
     with pytest.raises(SourceError, match=r"scan.nii: voxels cannot begin at byte"):
         nifti(nifti1(VOXELS, offset=offset))

@@ -117,6 +117,19 @@ def test_bad_voxel_sizes_are_repaired_with_a_warning(nifti, size):
     assert any("voxel sizes" in w for w in info.warnings) == (size != -3)
 
 
+def test_voxel_sizes_that_are_not_used_are_not_spoken_of(nifti):
+    pixdim, placed = (1, 0, np.nan, 2), (1, (0, 0, 0), (0, 0, 0))
+    warning = "voxel sizes [0.0, nan, 2.0]: 1 is taken for the bad ones"
+    assert nifti(nifti1(SMALL, sform=(1, SFORM), pixdim=pixdim)).info.warnings == ()
+    for sform, qform in (((0, SFORM), placed), ((1, np.zeros((4, 4))), placed)):
+        info = nifti(nifti1(SMALL, sform=sform, qform=qform, pixdim=pixdim)).info
+        assert info.attributes["geometry"] == "qform"
+        assert warning in info.warnings
+    both = nifti(nifti1(SMALL, sform=(1, SFORM), qform=placed, pixdim=pixdim)).info
+    assert len(both.warnings) == 1
+    assert "sform and qform disagree" in both.warnings[0]
+
+
 @pytest.mark.parametrize(
     ("shape", "spatial", "channels", "slow"),
     [

@@ -242,7 +242,7 @@ def test_negative_labels_are_refused_with_advice(kind):
     ("kind", "top", "stored"),
     [
         ("i8", 255, "uint8"), ("i8", 256, "uint16"), ("i4", 65536, "uint32"),
-        ("i8", 2**32, "uint64"), ("i8", 2**53 + 1, "uint64"), ("u8", 2**64 - 1, "uint64"),
+        ("i8", 2**32, "uint64"), ("i8", 2**53 + 1, "uint64"), ("u8", 2**63 - 1, "uint64"),
         ("f8", 256.0, "uint16"), ("f4", 2.0**40, "uint64"),
     ],
 )  # fmt: skip
@@ -253,8 +253,22 @@ def test_labels_take_the_smallest_type_that_holds_them(kind, top, stored):
     assert exact
 
 
-def test_labels_beyond_64_bits_are_refused():
-    with pytest.raises(SourceError, match=r"scan.nii: voxel values reach .* below 2\^64"):
-        store(np.array([2.0**64]), Scaling(), label=True)
-    with pytest.raises(SourceError, match=r"below 2\^64"):
-        store(np.array([2**63], "u8"), Scaling(2), label=True)
+@pytest.mark.parametrize(("kind", "value", "slope"), [
+    ("u8", 2**63, 1), ("u8", 2**64 - 1, 1), ("u8", 2**63, 2),
+    ("f8", 2.0**63, 1), ("f8", 2.0**64, 1),
+])  # fmt: skip
+def test_labels_beyond_what_a_store_takes_are_refused_with_advice(kind, value, slope):
+    message = rf"scan.nii: voxel value {int(value * slope)} is no label.* 2\^63 - 1; renumber"
+    with pytest.raises(SourceError, match=message):
+        store(np.array([value], kind), Scaling(slope), label=True)
+
+
+def test_a_label_too_large_is_found_wherever_it_is():
+    # The first piece asks for uint64, the second has an id that only an image may have.
+    eight = np.dtype("u8")
+    decoder = make_decoder(PATH, eight, eight, Scaling(), (eight,), label=True)
+    out = np.empty(2, eight)
+    decoder.decode(np.array([0, 2**40], eight), out)
+    assert out.tolist() == [0, 2**40]
+    with pytest.raises(SourceError, match="renumber"):
+        decoder.decode(np.array([0, 2**63], eight), out)

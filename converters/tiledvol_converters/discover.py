@@ -31,7 +31,7 @@ from stat import S_ISDIR, S_ISREG
 
 from tiledvol.errors import SourceError, TiledvolError
 from tiledvol_converters.convert import Plan
-from tiledvol_converters.names import FoundFile, NamedFile, fold, name_file, place_of, stem_of
+from tiledvol_converters.names import FoundFile, NamedFile, fold, name_files, place_of, stem_of
 from tiledvol_converters.source import find_format
 
 StrPath = str | os.PathLike[str]
@@ -101,7 +101,8 @@ def discover(
     for given in inputs:
         search.add(os.fspath(given))
     files = list(search.files.values())
-    named = [name_file(file, tuple(p.casefold() for p in labels)) for file in files]
+    named = name_files(files, tuple(p.casefold() for p in labels))
+    remedy = "rename the file, or convert it alone with a name for it"
     if subject is not None or image is not None:
         if len(named) != 1:
             raise SourceError(
@@ -109,7 +110,8 @@ def discover(
             )
         only = named[0]
         named = [NamedFile(only.path, subject or only.subject, image or only.image, only.kind)]
-    plans, refused = _group(named)
+        remedy = "give another name"
+    plans, refused = _group(named, remedy)
     return Discovery(tuple(plans), (*search.failures, *refused), search.ignored)
 
 
@@ -217,8 +219,11 @@ def _header_of(path: Path) -> Path:
     return path
 
 
-def _group(named: Iterable[NamedFile]) -> tuple[list[Plan], list[Failure]]:
-    """Make plans of files, one per subject, and failures of the subjects that cannot be."""
+def _group(named: Iterable[NamedFile], remedy: str) -> tuple[list[Plan], list[Failure]]:
+    """Make plans of files, one per subject, and failures of the subjects that cannot be.
+
+    ``remedy`` says what to do about a name that cannot be used.
+    """
     subjects: dict[str, list[NamedFile]] = defaultdict(list)
     for file in named:
         subjects[fold(file.subject)].append(file)
@@ -235,8 +240,7 @@ def _group(named: Iterable[NamedFile]) -> tuple[list[Plan], list[Failure]]:
         try:
             plans.append(Plan(name, by_kind["image"], by_kind["label"]))
         except TiledvolError as error:
-            reason = f"{error}; rename the file, or convert it alone with a name for it"
-            failures.append(Failure(str(files[0].path), reason))
+            failures.append(Failure(str(files[0].path), f"{error}; {remedy}"))
     return sorted(plans, key=lambda plan: plan.subject), failures
 
 

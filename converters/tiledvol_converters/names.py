@@ -16,6 +16,13 @@ What it is called, `STEM` being the file's name without ``.nii.gz`` and the like
     Known words are also split off in rule 1, and whatever the rule, a `STEM` of known words alone
     takes the name of the folder that the file lies in for its subject.
 
+Which files are the channels of one subject
+    Where ``images*`` holds ``p1_0000``, and ``labels*`` or ``masks*`` beside it ``p1`` but not
+    ``p1_0000``, the files of that dataset, which is the folder above, are numbered as nnU-Net's raw
+    data: of every `STEM` in its ``images*`` that ends so, labelled or not, the number is no part of
+    the subject but of the image, ``p1/image_0000`` and so on; plain ``p1/image`` where no other
+    number than 0000 occurs.
+
 What is a label
     What rules 1 and 2 say is one; what ends with a word of `LABEL_WORDS`; and what matches a
     pattern given as ``labels``: a pattern with a slash is compared with the path or its end,
@@ -26,9 +33,12 @@ What is a label
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -61,6 +71,7 @@ _ROLE_FOLDER = re.compile(
     r"(images|labels|masks)[-_]?(tr|train|training|ts|test|testing|va|val|validation)?"
 )
 _WORD_BREAK = re.compile(r"[-_. ]")
+_NUMBERED = re.compile(r"(?P<case>.+)_(?P<number>[0-9]{4})")
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,15 @@ class NamedFile:
     kind: str
 
 
+@dataclass(frozen=True)
+class _Channel:
+    """A numbered file: the folder of its dataset, and the two parts of its stem."""
+
+    dataset: Path
+    case: str
+    number: str
+
+
 def place_of(folder: Path) -> tuple[str, tuple[str, ...]]:
     """Return the name that a folder gives to subjects, and those of sorting folders below it."""
     below: list[str] = []
@@ -117,16 +137,55 @@ def _role(folder: str) -> str | None:
     return match[1] if match else None
 
 
-def name_file(file: FoundFile, patterns: tuple[str, ...]) -> NamedFile:
-    """Give a file its names, by the rules of this module.
+def name_files(files: Sequence[FoundFile], patterns: tuple[str, ...]) -> list[NamedFile]:
+    """Give files their names, by the rules of this module.
 
     Parameters
     ----------
-    file : FoundFile
-        The file.
+    files : sequence of FoundFile
+        All files, since one may say what another is.
     patterns : tuple of str
         What is a label, in lower case (``str.casefold``).
     """
+    named = [_name_file(file, patterns) for file in files]
+    channels = _channels(files)
+    numbers: dict[Path, set[str]] = defaultdict(set)
+    for channel in channels.values():
+        numbers[channel.dataset].add(channel.number)
+    for place, channel in channels.items():
+        file = files[place]
+        case = _name_file(replace(file, path=file.path.with_name(channel.case)), patterns)
+        image = case.image if case.kind == "image" else "image"
+        if numbers[channel.dataset] != {"0000"}:
+            image = f"{image}_{channel.number}"
+        named[place] = replace(named[place], subject=case.subject, image=image)
+    return named
+
+
+def _channels(files: Sequence[FoundFile]) -> dict[int, _Channel]:
+    """Return which files are channels of their datasets' cases, by their places in ``files``."""
+    labelled: set[tuple[Path, str]] = set()
+    candidates: dict[int, _Channel] = {}
+    for place, file in enumerate(files):
+        if not file.folders or not (role := _role(file.folders[-1])):
+            continue
+        dataset = Path(os.path.abspath(file.path)).parents[1]  # noqa: PTH100 - as links are named
+        stem = stem_of(file.path.name)
+        if role != "images":
+            labelled.add((dataset, stem))
+        elif numbered := _NUMBERED.fullmatch(stem):
+            candidates[place] = _Channel(dataset, numbered["case"], numbered["number"])
+    channels = {
+        place: channel
+        for place, channel in candidates.items()
+        if (channel.dataset, f"{channel.case}_{channel.number}") not in labelled
+    }
+    datasets = {c.dataset for c in channels.values() if (c.dataset, c.case) in labelled}
+    return {place: c for place, c in channels.items() if c.dataset in datasets}
+
+
+def _name_file(file: FoundFile, patterns: tuple[str, ...]) -> NamedFile:
+    """Give a file the names that its own place and stem say."""
     stem = stem_of(file.path.name)
     folders = tuple(f for f in file.folders if f.lower() not in BIDS_FOLDERS)
     outer, parent = folders[:-1], folders[-1] if folders else ""

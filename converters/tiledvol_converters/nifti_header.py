@@ -166,18 +166,24 @@ def voxel_type(header: NiftiHeader, path: Path) -> tuple[DType, int]:
 def voxel_offset(header: NiftiHeader, path: Path) -> int:
     """Return where in their file the voxels begin, in bytes.
 
+    In a single file that is never before the first byte after the header and its four of
+    extension flags: NIFTI-1, DETAILS ABOUT vox_offset.
+
     Raises
     ------
     SourceError
-        If that is nowhere, or within the header.
+        If the header gives no place in a file.
     """
-    least = header.nbytes + 4 if header.single else 0
     offset = float(header.fields["vox_offset"])
-    if header.single and offset == 0:
-        return least
-    if not offset.is_integer() or offset < least:
-        raise SourceError(f"{path}: voxels cannot begin at byte {offset:g} (vox_offset)")
-    return int(header.fields["vox_offset"])
+    if not offset.is_integer() or offset < 0:
+        raise SourceError(
+            f"{path}: voxels cannot begin at byte {offset:g}; correct vox_offset of the header"
+        )
+    return max(int(header.fields["vox_offset"]), _least_offset(header))
+
+
+def _least_offset(header: NiftiHeader) -> int:
+    return header.nbytes + 4 if header.single else 0
 
 
 def voxel_scaling(header: NiftiHeader, path: Path) -> Scaling:
@@ -224,7 +230,7 @@ def geometry(header: NiftiHeader, shape: tuple[int, int, int]) -> Geometry:
     sizes give nibabel's base affine: the volume's centre at 0, the first axis running to the left.
     """
     warnings: list[str] = []
-    fields = _with_valid_sizes(header.fields, warnings)
+    fields, repairs = _with_valid_sizes(header.fields)
     factor = _unit(header)[1]
     forms: dict[str, Affine] = {}
     for name, get in (("sform", fields.get_sform), ("qform", fields.get_qform)):
@@ -240,25 +246,30 @@ def geometry(header: NiftiHeader, shape: tuple[int, int, int]) -> Geometry:
             warnings.append(
                 f"sform and qform disagree by up to {distance:.4g} mm; the sform is taken"
             )
-    for name, affine in forms.items():
-        return Geometry(affine, name, tuple(warnings))
-    warnings.append("the header has no orientation: left and right are a guess")
-    return Geometry(_to_mm(fields.get_base_affine(), factor), "unknown", tuple(warnings))
+    if not forms:
+        warnings.append("the header has no orientation: left and right are a guess")
+        forms["unknown"] = _to_mm(fields.get_base_affine(), factor)
+    origin, affine = next(iter(forms.items()))
+    if origin != "sform":  # which has no use for the voxel sizes
+        warnings += repairs
+    return Geometry(affine, origin, tuple(warnings))
 
 
-def _with_valid_sizes(fields: Any, warnings: list[str]) -> Any:
-    """Return the header with positive voxel sizes and a handedness, as nibabel repairs them."""
+def _with_valid_sizes(fields: Any) -> tuple[Any, list[str]]:
+    """Return the header with positive voxel sizes and a handedness, as nibabel repairs them.
+
+    What a user should know of the repairs comes with it.
+    """
+    repairs: list[str] = []
     fixed = fields.copy()
     sizes = np.abs(fixed["pixdim"][1:4])
     bad = ~(np.isfinite(sizes) & (sizes > 0))
     if bad.any():
-        warnings.append(
-            f"voxel sizes {fields['pixdim'][1:4].tolist()}: 1 is taken for the bad ones"
-        )
+        repairs.append(f"voxel sizes {fields['pixdim'][1:4].tolist()}: 1 is taken for the bad ones")
     fixed["pixdim"][1:4] = np.where(bad, 1, sizes)
     if fixed["pixdim"][0] not in (-1, 1):
         fixed["pixdim"][0] = 1
-    return fixed
+    return fixed, repairs
 
 
 def _to_mm(affine: npt.NDArray[np.float64], factor: float) -> Affine:
@@ -279,9 +290,13 @@ def _unit(header: NiftiHeader) -> tuple[str, float]:
 
 def header_warnings(header: NiftiHeader) -> tuple[str, ...]:
     """Return what a user should know of a file of this kind."""
+    warnings: list[str] = []
+    offset, least = int(header.fields["vox_offset"]), _least_offset(header)
+    if 0 < offset < least:
+        warnings.append(f"vox_offset is {offset}, within the header; {least} is taken for it")
     if int(header.fields["intent_code"]) in CIFTI_INTENTS:
-        return ("a CIFTI matrix: its values are kept as channels, its axes' meaning is not",)
-    return ()
+        warnings.append("a CIFTI matrix: its values are kept as channels, its axes' meaning is not")
+    return tuple(warnings)
 
 
 def attributes(header: NiftiHeader, scaling: Scaling, origin: str) -> dict[str, Any]:

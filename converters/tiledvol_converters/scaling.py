@@ -28,6 +28,9 @@ LABEL_TOLERANCE = 0.05
 """How far from an integer a label voxel may lie. Classes up to n, written by nibabel as scaled
 uint8, are off by up to n/510, so up to 25 classes pass; interpolated labels lie anywhere."""
 
+MAX_CLASS_ID = 2**63 - 1
+"""Greatest class id that a store takes: the index holds ids as int64."""
+
 UNSIGNED: DTypes = tuple(np.dtype(f"u{n}") for n in (1, 2, 4, 8))
 SIGNED: DTypes = tuple(np.dtype(f"i{n}") for n in (1, 2, 4, 8))
 
@@ -214,11 +217,11 @@ class Integers(_Scratch):
         if not raw.dtype.isnative:
             raw = raw.byteswap(inplace=True).view(raw.dtype.newbyteorder("="))
         low, high = self._scaling.bounds(int(raw.min()), int(raw.max()))
-        if self._label and low < 0:
-            raise _negative(self._path, low)
+        if self._label:
+            _check_ids(self._path, low, high)
         self._low, self._high = min(low, self._low), max(high, self._high)
         if not holds(out.dtype, low, high):
-            raise DoesNotFitError(_needed(self._path, self._dtypes, self._low, self._high))
+            raise DoesNotFitError(_needed(self._dtypes, self._low, self._high))
         np.copyto(out, raw, casting="unsafe")
         if not self._scaling.identity:
             bits = 8 * out.itemsize
@@ -271,10 +274,10 @@ class Classes(_Scratch):
                 f"{LABEL_TOLERANCE} from an integer; convert it as an image, or make the labels "
                 f"integers first"
             )
-        if (low := int(rounded.min())) < 0:
-            raise _negative(self._path, low)
-        if not holds(out.dtype, low, high := int(rounded.max())):
-            raise DoesNotFitError(_needed(self._path, UNSIGNED, low, high))
+        low, high = int(rounded.min()), int(rounded.max())
+        _check_ids(self._path, low, high)
+        if not holds(out.dtype, low, high):
+            raise DoesNotFitError(_needed(UNSIGNED, low, high))
         np.copyto(out, rounded, casting="unsafe")
         self._check_exact(raw, out)
 
@@ -303,22 +306,23 @@ class Tabled(_Scratch):
         np.take(self._table, index, out=out, mode="clip")  # "raise" would buffer the output
 
 
-def _negative(path: Path, low: int) -> SourceError:
-    return SourceError(
-        f"{path}: voxel value {low} is no label: class ids are not negative; convert it as an "
-        f"image, or give that class a positive id first"
-    )
-
-
-def _needed(path: Path, dtypes: DTypes, low: int, high: int) -> DType:
-    """Return the first of ``dtypes`` that holds integers from ``low`` to ``high``."""
-    found = next((d for d in dtypes if d.kind == "f" or holds(d, low, high)), None)
-    if found is None:
+def _check_ids(path: Path, low: int, high: int) -> None:
+    """Raise unless ids from ``low`` to ``high`` can be those of classes."""
+    if low < 0:
         raise SourceError(
-            f"{path}: voxel values reach {high}, and labels must be below 2^64; convert it as an "
-            f"image, or give the classes smaller ids first"
+            f"{path}: voxel value {low} is no label: class ids are not negative; convert it as an "
+            f"image, or give that class a positive id first"
         )
-    return found
+    if high > MAX_CLASS_ID:
+        raise SourceError(
+            f"{path}: voxel value {high} is no label: class ids go up to 2^63 - 1; renumber the "
+            f"classes first, or convert it as an image"
+        )
+
+
+def _needed(dtypes: DTypes, low: int, high: int) -> DType:
+    """Return the first of ``dtypes`` that holds integers from ``low`` to ``high``; one does."""
+    return next(d for d in dtypes if d.kind == "f" or holds(d, low, high))
 
 
 def make_decoder(
@@ -338,7 +342,8 @@ def make_decoder(
         Whether voxels are class ids.
     """
     integers = raw.kind in "iu" and scaling.integral
-    if scaling.identity and raw.newbyteorder("=") == out and (not label or raw.kind == "u"):
+    any_is_fine = not label or (raw.kind == "u" and raw.itemsize < 8)
+    if scaling.identity and raw.newbyteorder("=") == out and any_is_fine:
         return Direct(raw)
     if integers and out.kind in "iu":
         return Integers(path, raw, scaling, dtypes, label=label)

@@ -1,45 +1,45 @@
-"""From draws to host batches: reads in flight, and their voxels into one buffer."""
+"""From draws to batches: each patch in its place, or a substitute for it."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from tiledvol.errors import PatchError, TiledvolError
+from tiledvol.errors import PatchError, ReadTimeoutError, TiledvolError
 from tiledvol.geometry import Box
 from tiledvol.loading.buffers import BufferPool
-from tiledvol.loading.device import buffer_dtype
-from tiledvol.loading.resample import resample
-from tiledvol.loading.selection import ImageSpec, PlacedSubject
+from tiledvol.loading.device import Mover, Sent
+from tiledvol.loading.reading import PatchReader
+from tiledvol.loading.selection import ImageSpec
 from tiledvol.loading.telemetry import Telemetry
-from tiledvol.sampling import BoundSampler, Draw, patch_start, transfer
+from tiledvol.sampling import BoundSampler, Draw
 from tiledvol.sampling.request import PatchRequest
-from tiledvol.storage.volume import Volume
 
 Array = npt.NDArray[Any]
 Triple = tuple[int, int, int]
+Patch = tuple[PatchRequest, Box]
 
 MOST_SKIPS = 100
 """Draws tried one after the other for one place in a batch before the error is raised."""
 
-SUBSTITUTE = (1 << 40) + 1
-"""Step between the indices of a draw and of its substitutes: beyond any epoch's length."""
+SUBSTITUTE = 9 * 7 * 11 * 13 * 10**9
+"""Step between the indices of a draw and of its substitutes: beyond any epoch's length, and a
+multiple of the denominators of usual shares, so that a substitute is foreground where the draw is.
+"""
 
 
 @dataclass(frozen=True)
 class HostBatch:
-    """A batch in host memory.
+    """A batch on its way to the device.
 
     Attributes
     ----------
-    arrays : dict of str to array
+    sent : Sent
         (B, C, X, Y, Z) of each image and label.
     subjects : list of str
         Ids, B of them.
@@ -51,7 +51,7 @@ class HostBatch:
         Places of the draws in the epoch.
     """
 
-    arrays: dict[str, Array]
+    sent: Sent
     subjects: list[str]
     affines: npt.NDArray[np.float64]
     locations: npt.NDArray[np.int64]
@@ -59,155 +59,145 @@ class HostBatch:
 
 
 class Assembler:
-    """Makes the batches of a loader; see `tiledvol.loading.loader.PatchLoader`.
+    """Makes the batches of a loader, in its event loop.
 
-    Attributes
+    Parameters
     ----------
-    patch_bytes : int
-        Bytes of a patch's place in a batch, of the usual patch size.
+    reader : PatchReader
+        Reads the patches.
+    specs : sequence of ImageSpec
+        What the tensors of a batch are.
+    sampler : BoundSampler
+        Where patches lie.
+    patch_size : (3,) int
+        Of draws without a shape of their own.
+    seed : int
+        Of the draws.
+    skip : bool
+        Whether other draws take the place of those that cannot be read.
+    pool, mover, telemetry
+        Where memory comes from, tensors go, and skipped draws are counted.
     """
 
     def __init__(
         self,
-        subjects: Mapping[str, PlacedSubject],
+        reader: PatchReader,
         specs: Sequence[ImageSpec],
         sampler: BoundSampler,
         patch_size: Triple,
         seed: int,
-        pad: str,
-        fill: float | Mapping[str, float],
-        dtype: torch.dtype | None,
-        device: torch.device,
         skip: bool,
+        pool: BufferPool,
+        mover: Mover,
         telemetry: Telemetry,
     ) -> None:
-        self._subjects = subjects
+        self._reader = reader
         self._specs = specs
         self._sampler = sampler
         self._patch_size = patch_size
         self._seed = seed
-        self._pad = pad
-        self._fill = fill
-        self._dtypes = [buffer_dtype(s.stored, s.label, device, dtype) for s in specs]
-        self._pool = BufferPool(pinned=device.type == "cuda")
         self._skip = skip
+        self._pool = pool
+        self._mover = mover
         self._telemetry = telemetry
 
-        voxels = int(np.prod(patch_size))
-        self.patch_bytes = voxels * sum(
-            s.channels * d.itemsize for s, d in zip(specs, self._dtypes, strict=True)
-        )
+    async def batch(
+        self, epoch: int, indices: list[int], admit: Callable[[int], Awaitable[None]]
+    ) -> HostBatch:
+        """Make the batch of these draws: all of their reads are in flight at once.
 
-    async def batch(self, epoch: int, indices: list[int]) -> HostBatch:
-        """Make the batch of these draws: all of their reads are in flight at once."""
-        # In a thread: now and then a draw reads a subject's block index.
-        draws = await asyncio.to_thread(self._draw_all, epoch, indices)
-        shapes = {d.shape or self._patch_size for d in draws}
-        if len(shapes) > 1:
-            raise PatchError(
-                f"{' and '.join(d.subject for d in draws)} have different shapes and cannot be "
-                f"one batch; take batch_size=1 or a fixed patch size"
-            )
-        shape = shapes.pop()
-        arrays = {
-            spec.name: self._pool.take((len(draws), spec.channels, *shape), dtype)
-            for spec, dtype in zip(self._specs, self._dtypes, strict=True)
-        }
-        made = await asyncio.gather(
-            *(
-                self._patch(epoch, index, draw, shape, [arrays[s.name][b] for s in self._specs])
-                for b, (index, draw) in enumerate(zip(indices, draws, strict=True))
-            )
-        )
+        Parameters
+        ----------
+        epoch : int
+            Of the draws.
+        indices : list of int
+            The draws.
+        admit : function
+            Awaited with the bytes of buffers and reads before any of them is made.
+        """
+        places = [_Place(epoch, index) for index in indices]
+        draws = await self._draw(places)
+        await admit(sum(self._reader.size(d, d.shape or self._patch_size) for d in draws))
+        arrays, made = await self._read(places, draws)
+        self._telemetry.assembled()
         return HostBatch(
-            arrays,
+            self._mover.send(arrays),
             [request.subject for request, _ in made],
             np.stack([request.affine for request, _ in made]),
             np.array([[*box.start, *box.stop] for _, box in made], np.int64),
             indices,
         )
 
-    def _draw_all(self, epoch: int, indices: Sequence[int]) -> list[Draw]:
-        # A finite sampler begins anew where an epoch is longer, or a substitute is drawn.
-        length = self._sampler.length
-        return [
-            self._sampler.draw(self._seed, epoch, i if length is None else i % length)
-            for i in indices
-        ]
-
-    async def _patch(
-        self, epoch: int, index: int, draw: Draw, shape: Triple, targets: Sequence[Array]
-    ) -> tuple[PatchRequest, Box]:
-        """Fill one place of a batch; return what was put there, and from where."""
-        for attempt in range(MOST_SKIPS):
-            try:
-                return await self._read(index, draw, shape, targets)
-            except TiledvolError as error:
-                if not self._skip:
-                    raise
-                self._telemetry.skipped.append(str(error))
-                again = index + SUBSTITUTE * (attempt + 1)
-                (draw,) = await asyncio.to_thread(self._draw_all, epoch, [again])
-        raise PatchError(
-            f"index {index}: {MOST_SKIPS} draws in a row could not be read, the last because "
-            f"{self._telemetry.skipped[-1]}"
-        )
-
     async def _read(
-        self, index: int, draw: Draw, shape: Triple, targets: Sequence[Array]
-    ) -> tuple[PatchRequest, Box]:
-        placed = self._subjects[draw.subject]
-        began = time.perf_counter()
-        try:
-            start = draw.start if draw.start is not None else await self._pick(placed, draw, shape)
-            request = PatchRequest.on_grid(placed.id, placed.grid, start, shape)
-            regions = await asyncio.gather(
-                *(
-                    self._fill_target(request, placed.subject[spec.name], spec, target)
-                    for spec, target in zip(self._specs, targets, strict=True)
-                )
+        self, places: Sequence[_Place], draws: list[Draw]
+    ) -> tuple[dict[str, Array], list[Patch]]:
+        """Return the arrays of a batch and what is in each place of them."""
+        shapes = {draw.shape or self._patch_size for draw in draws}
+        if len(shapes) > 1:
+            raise PatchError(
+                f"indices {[p.index for p in places]}: {', '.join(d.subject for d in draws)} have "
+                f"different shapes and cannot be one batch; take batch_size=1, or a sampler that "
+                f"cuts patches"
             )
-        except TiledvolError as error:
-            raise PatchError(f"index {index}, subject {placed.id}: {error}") from error
-        self._telemetry.read_seconds += time.perf_counter() - began
-        return request, regions[0]
+        (shape,) = shapes
+        arrays = {
+            spec.name: self._pool.take((len(draws), spec.channels, *shape), spec.buffer)
+            for spec in self._specs
+        }
+        made = await asyncio.gather(
+            *(
+                self._reader.read(place.index, draw, shape, [a[b] for a in arrays.values()])
+                for b, (place, draw) in enumerate(zip(places, draws, strict=True))
+            ),
+            return_exceptions=True,
+        )
+        patches = [patch for patch in made if not isinstance(patch, BaseException)]
+        if len(patches) == len(made):
+            return arrays, patches
+        for b, error in enumerate(made):
+            if isinstance(error, BaseException):
+                draws[b] = await self._redraw(places[b], error)
+        # In other memory: what failed may still be writing to this one.
+        return await self._read(places, draws)
 
-    async def _pick(self, placed: PlacedSubject, draw: Draw, shape: Triple) -> Triple:
-        """Read the one block that tells where the patch lies."""
-        assert draw.pick is not None
-        volume = placed.subject[draw.pick.image]
-        voxel = draw.pick.locate(await volume.read(draw.pick.box))
-        return patch_start(transfer(voxel, volume, placed.grid), shape, placed.grid.shape)
-
-    async def _fill_target(
-        self, request: PatchRequest, volume: Volume, spec: ImageSpec, target: Array
-    ) -> Box:
-        """Read an image's voxels into their place in the batch; return their box."""
-        region = request.source(volume.affine)
-        fill = None if spec.label or self._pad != "constant" else self._fill_of(spec.name)
-        voxels = await volume.read(region.box, self._pad, fill)
-        self._count(volume, region.box)
-        began = time.perf_counter()
-        if voxels.ndim == 3:
-            voxels = voxels[None]
-        if region.matrix is not None:
-            voxels = resample(voxels, region.matrix, request.shape, spec.label).numpy()
-        np.copyto(target, voxels, casting="unsafe")
-        self._telemetry.assemble_seconds += time.perf_counter() - began
-        return region.box
-
-    def _fill_of(self, name: str) -> float:
-        return self._fill.get(name, 0) if isinstance(self._fill, Mapping) else self._fill
-
-    def _count(self, volume: Volume, box: Box) -> None:
-        """Count the bytes that a read needs, and those of the blocks that it touches."""
-        size = volume.dtype.itemsize * (volume.shape[0] if volume.ndim == 4 else 1)
-        inside = box.intersect(Box.from_shape(volume.shape[-3:]))
-        blocks = [
-            -(-b // c) - a // c
-            for a, b, c in zip(inside.start, inside.stop, volume.chunk_shape[-3:], strict=True)
+    async def _draw(self, places: Sequence[_Place]) -> list[Draw]:
+        """Return the draws of some places, or of their substitutes where one cannot be made."""
+        # In a thread: now and then a draw reads a subject's block index.
+        found = await asyncio.to_thread(lambda: [self._try_draw(place) for place in places])
+        return [
+            draw if isinstance(draw, Draw) else await self._redraw(place, draw)
+            for place, draw in zip(places, found, strict=True)
         ]
-        self._telemetry.bytes_needed += size * inside.size
-        if inside.size:
-            chunk = int(np.prod(volume.chunk_shape[-3:]))
-            self._telemetry.bytes_decoded += size * chunk * int(np.prod(blocks))
+
+    def _try_draw(self, place: _Place) -> Draw | PatchError:
+        index, length = place.index + place.skips * SUBSTITUTE, self._sampler.length
+        if length is not None:  # a finite sampler begins anew; its next draw is the substitute
+            index = (place.index + place.skips) % length
+        try:
+            return self._sampler.draw(self._seed, place.epoch, index)
+        except TiledvolError as error:
+            failed = PatchError(f"index {place.index}: {error}")
+            failed.__cause__ = error
+            return failed
+
+    async def _redraw(self, place: _Place, error: BaseException) -> Draw:
+        """Return another draw for a place where one failed, or raise why not."""
+        # A store out of reach fails whatever is drawn: that is not the patch's fault.
+        skip = self._skip and isinstance(error, PatchError)
+        if not skip or isinstance(error.__cause__, ReadTimeoutError):
+            raise error
+        self._telemetry.skip(str(error))
+        place.skips += 1
+        if place.skips == MOST_SKIPS:
+            raise PatchError(f"{MOST_SKIPS} draws in a row could not be read; the last: {error}")
+        (draw,) = await self._draw([place])
+        return draw
+
+
+@dataclass
+class _Place:
+    """A place in a batch: which draw it is for, and how many of its draws have failed."""
+
+    epoch: int
+    index: int
+    skips: int = 0

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
-import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
-from tiledvol.errors import StateError
 from tiledvol.loading.assembly import Assembler, HostBatch
+from tiledvol.loading.buffers import BufferPool
+from tiledvol.loading.cursor import Cursor
 from tiledvol.loading.device import Mover
-from tiledvol.loading.engine import END, Engine
-from tiledvol.loading.options import parse_bytes, resolve_patch_size, resolve_ranks
+from tiledvol.loading.engine import Engine
+from tiledvol.loading.iteration import Batch, BatchIterator
+from tiledvol.loading.memory import resolve_cache
+from tiledvol.loading.options import (
+    check_names,
+    parse_bytes,
+    resolve_device,
+    resolve_fill,
+    resolve_patch_size,
+    resolve_ranks,
+    resolve_spacing,
+)
+from tiledvol.loading.reading import PatchReader
 from tiledvol.loading.selection import (
+    GRID,
     PlacedSubject,
     check_one_grid,
     image_specs,
@@ -28,8 +37,6 @@ from tiledvol.loading.selection import (
 from tiledvol.loading.telemetry import Telemetry
 from tiledvol.sampling import Sampler, Schedule, UniformSampler
 from tiledvol.storage.dataset import Dataset, Subject
-
-Batch = dict[str, Any]
 
 BATCHES_PER_EPOCH = 250
 """Default length of an epoch of an endless sampler, as nnU-Net has it."""
@@ -133,30 +140,41 @@ class PatchLoader(IterableDataset[Batch]):
         super().__init__()
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error={on_error!r}: choose raise or skip")
-        for name, value in (("batch_size", batch_size), ("prefetch_batches", prefetch_batches)):
-            if value < 1:
-                raise ValueError(f"{name}={value}: it must be at least 1")
-        names = [*images, *labels]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"images={images!r}, labels={labels!r}: name each image once")
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("prefetch_batches", prefetch_batches, 1),
+            ("patches_per_epoch", patches_per_epoch, 1),
+            ("seed", seed, 0),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value}: it must be at least {least}")
+        names = check_names(images, labels)
+        target = resolve_spacing(spacing)
+        fills = resolve_fill(fill, images, pad)
+        where = resolve_device(device)
         self.batch_size = batch_size
         self.seed = seed
-        self.epoch = 0
         self.rank, self.world_size = resolve_ranks(rank, world_size)
-        if cache_bytes is not None and isinstance(dataset, Dataset):
-            dataset = dataset.with_cache(parse_bytes(cache_bytes, "cache_bytes"))
         chosen = select_subjects(dataset, names, require)
-        specs = image_specs(chosen, images, labels)
-        target = None if spacing is None else _triple(spacing)
+        if cache_bytes is not None:
+            if not isinstance(dataset, Dataset):
+                raise ValueError(
+                    f"cache_bytes={cache_bytes!r} needs a Dataset; for a mapping of its subjects, "
+                    f"open it with context=tiledvol.make_context(bytes)"
+                )
+            volumes = (subject[name] for subject in chosen.values() for name in names)
+            cached = dataset.with_cache(resolve_cache(cache_bytes, volumes))
+            chosen = {subject: cached[subject] for subject in chosen}
+        specs = image_specs(chosen, images, labels, fills, where, dtype, target is not None)
         if target is None:
             check_one_grid(chosen, names)
         self.patch_size = resolve_patch_size(patch_size, units, target, chosen, names[0])
-        placed = {k: PlacedSubject(s, names[0], target) for k, s in chosen.items()}
+        placed = {k: PlacedSubject(s, names, target) for k, s in chosen.items()}
         chooses = sampler or UniformSampler()
         bound = chooses.bind(
             cast("Sequence[Any]", list(placed.values())),
             self.patch_size,
-            names[0],
+            GRID,
             weights=weights,
             patches_per_subject=patches_per_subject,
         )
@@ -164,71 +182,58 @@ class PatchLoader(IterableDataset[Batch]):
         self._shuffle = shuffle and chooses.finite
         self._max_bytes = parse_bytes(max_bytes_in_flight, "max_bytes_in_flight")
         self._prefetch = prefetch_batches
-        self._position = 0
-        self._engine: weakref.ref[Engine[HostBatch]] | None = None
         self._telemetry = Telemetry()
-        where = torch.device(device)
+        self._mover = Mover(where, dtype, frozenset(labels))
         self._assembler = Assembler(
-            placed, specs, bound, self.patch_size, seed, pad, fill, dtype, where,
-            on_error == "skip", self._telemetry,
+            PatchReader(placed, specs, pad, self._telemetry), specs, bound, self.patch_size, seed,
+            on_error == "skip", BufferPool(where), self._mover, self._telemetry,
         )  # fmt: skip
-        self._mover = Mover(where, dtype)
-        self._labels = frozenset(labels)
-        self._fingerprint = _digest([bound.fingerprint, names, list(self.patch_size), target])
+        self._cursor = Cursor(
+            {
+                "seed": seed,
+                "batch_size": batch_size,
+                "world_size": self.world_size,
+                "patches_per_epoch": self.length,
+                "shuffle": self._shuffle,
+                "images": names,
+                "spacing": target and list(target),
+                "patch_size": list(self.patch_size),
+                **bound.fingerprint,
+            }
+        )
+        self._iterator: weakref.ref[BatchIterator[HostBatch]] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0, that is gone through, or will be next if the last one is through."""
+        return self._cursor.epoch
 
     def __len__(self) -> int:
         """Return the number of batches that this rank takes in an epoch."""
         return -(-len(self._schedule()) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go through what is left of the epoch."""
-        engine = self._begin()
-        try:
-            while True:
-                began = time.perf_counter()
-                item = engine.take()
-                if item is END:
-                    break
-                yield self._deliver(cast("HostBatch", item), began)
-        finally:
-            engine.close()
-        self._end_epoch()
+        """Begin the next epoch, or go on in the one whose state was loaded.
 
-    async def __aiter__(self) -> AsyncIterator[Batch]:
-        """Go through what is left of the epoch, in an event loop."""
-        engine = self._begin()
-        try:
-            while True:
-                began = time.perf_counter()
-                item = await engine.take_async()
-                if item is END:
-                    break
-                yield self._deliver(cast("HostBatch", item), began)
-        finally:
-            await asyncio.shield(asyncio.to_thread(engine.close))
-        self._end_epoch()
+        A loader has one iteration at a time: one that is still under way ends.
+        """
+        return self._begin()
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        """Do the same in an event loop, which is free while it waits for a batch."""
+        return self._begin()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, from 0, that the next iteration goes through, from its beginning."""
-        self.epoch = epoch
-        self._position = 0
+        self.close()
+        self._cursor.go_to(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands: after the batch that was delivered last."""
-        return {
-            "version": 1,
-            "epoch": self.epoch,
-            "position": self._position,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "length": self.length,
-            "shuffle": self._shuffle,
-            "world_size": self.world_size,
-            "fingerprint": self._fingerprint,
-        }
+        """Return where the loader stands, after the batch that was delivered last; JSON values."""
+        return self._cursor.save()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another loader, with the same patches, stood.
+        """Let the next iteration go on where another loader, with the same patches, stood.
 
         Raises
         ------
@@ -236,78 +241,69 @@ class PatchLoader(IterableDataset[Batch]):
             If its dataset, sampler, seed, batch size or number of ranks was another, which would
             repeat or leave out patches; it names what differs.
         """
-        mine = self.state_dict()
-        differ = [
-            "dataset, sampler or patch size" if key == "fingerprint"
-            else f"{key} ({state.get(key)!r} there, {mine[key]!r} here)"
-            for key in mine
-            if key not in ("epoch", "position") and state.get(key) != mine[key]
-        ]  # fmt: skip
-        if differ:
-            raise StateError(f"the state is of another loader: other {', '.join(differ)}")
-        self.epoch, self._position = int(state["epoch"]), int(state["position"])
+        self.close()
+        self._cursor.load(state)
 
     def stats(self) -> dict[str, Any]:
-        """Return patches and bytes so far, rates, waiting, and a verdict on what is the limit."""
-        engine = self._engine() if self._engine else None
-        return self._telemetry.summary(engine.ready if engine else 0)
+        """Return what was done and how fast, since the loader was made.
+
+        Returns
+        -------
+        dict
+            ``patches``, ``batches``: delivered. ``patches_per_second`` (and ``_lately``, as all
+            that follow so: over the last 50 batches of an iteration). ``seconds`` in iterations;
+            ``seconds_waited`` and ``share_waited`` (and ``_lately``) of these, spent waiting for
+            batches. ``bytes_needed``: of the voxels read, as stored; ``bytes_touched``: of the
+            blocks that they lie in; ``bytes_decoded``: of those that the cache did not have, as
+            the share of ``cache_misses`` tells. ``cache_hits``, ``cache_misses`` (of blocks and
+            shard indexes) and ``bytes_read`` from the store are tensorstore's counts for the
+            whole process, other loaders included. ``batches_ready``: waiting to be taken now.
+            ``skipped`` patches, and the ``skipped_errors``, the latest. ``verdict``: what the
+            limit is, in a line.
+        """
+        iterator = self._iterator() if self._iterator else None
+        return self._telemetry.summary(iterator.ready if iterator else 0)
 
     def close(self) -> None:
-        """End an iteration that is under way, and its thread."""
-        engine = self._engine() if self._engine else None
-        if engine is not None:
-            engine.close()
+        """End an iteration that is under way, and its thread; the loader can be used again."""
+        iterator = self._iterator() if self._iterator else None
+        if iterator is not None:
+            iterator.close()
 
     def _schedule(self) -> Schedule:
         return Schedule(
             self.length, self.seed, self.epoch, self._shuffle, self.rank, self.world_size
         )
 
-    def _begin(self) -> Engine[HostBatch]:
-        """Start reading ahead from the loader's position; a former iteration ends."""
+    def _begin(self) -> BatchIterator[HostBatch]:
+        """Start reading ahead."""
+        if get_worker_info() is not None:
+            raise RuntimeError(
+                "a PatchLoader reads ahead by itself: give the torch DataLoader num_workers=0"
+            )
         self.close()
-        schedule = self._schedule()
+        self._cursor.begin()
+        epoch, schedule, size = self.epoch, self._schedule(), self.batch_size
+        batches = (
+            [schedule[i] for i in range(start, min(start + size, len(schedule)))]
+            for start in range(self._cursor.position * size, len(schedule), size)
+        )
+        self._telemetry.start()
         engine = Engine(
-            (
-                (
-                    self._assembler.patch_bytes * self.batch_size,
-                    partial(
-                        self._assembler.batch,
-                        self.epoch,
-                        [schedule[i] for i in range(p, min(p + self.batch_size, len(schedule)))],
-                    ),
-                )
-                for p in range(self._position * self.batch_size, len(schedule), self.batch_size)
-            ),
+            (partial(self._assembler.batch, epoch, indices) for indices in batches),
             self._max_bytes,
             self._prefetch,
         )
-        self._engine = weakref.ref(engine)
-        self._telemetry.start()
-        return engine
+        iterator = BatchIterator(engine, self._deliver, self._cursor.end_epoch)
+        self._iterator = weakref.ref(iterator)
+        return iterator
 
-    def _deliver(self, host: HostBatch, began: float) -> Batch:
-        batch: Batch = dict(self._mover.move(host.arrays, self._labels))
+    def _deliver(self, host: HostBatch, waited: float) -> Batch:
+        batch: Batch = dict(self._mover.receive(host.sent))
         batch["subject"] = host.subjects
         batch["affine"] = torch.from_numpy(host.affines)
         batch["location"] = torch.from_numpy(host.locations)
         batch["index"] = torch.tensor(host.indices)
-        self._position += 1
-        self._telemetry.delivered(len(host.subjects), time.perf_counter() - began)
+        self._cursor.position += 1
+        self._telemetry.delivered(len(host.subjects), waited)
         return batch
-
-    def _end_epoch(self) -> None:
-        self.epoch += 1
-        self._position = 0
-
-
-def _triple(value: float | Sequence[float]) -> tuple[float, float, float]:
-    numbers = (value,) * 3 if isinstance(value, (int, float)) else tuple(value)
-    if len(numbers) != 3 or not all(0 < n < float("inf") for n in numbers):
-        raise ValueError(f"spacing={value!r}: give mm, one number or three above zero")
-    return (float(numbers[0]), float(numbers[1]), float(numbers[2]))
-
-
-def _digest(content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -10,6 +10,10 @@ import torch
 
 from tiledvol.sampling.draw import as_triple
 from tiledvol.storage.dataset import Subject
+from tiledvol.storage.slicing import PAD_MODES
+
+BATCH_KEYS = frozenset({"subject", "affine", "location", "index"})
+"""What else is in a batch, so that no image can be delivered under the name."""
 
 UNITS = {"": 1, "B": 1} | {
     f"{prefix}{suffix}": base**power
@@ -79,3 +83,54 @@ def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} of world_size={world_size}: it must be less, from 0")
     return rank, world_size
+
+
+def resolve_spacing(spacing: float | Sequence[float] | None) -> tuple[float, float, float] | None:
+    """Return a spacing in mm along each axis; one number stands for all three."""
+    if spacing is None:
+        return None
+    numbers = (spacing,) * 3 if isinstance(spacing, (int, float)) else tuple(spacing)
+    if len(numbers) != 3 or not all(0 < n < float("inf") for n in numbers):
+        raise ValueError(f"spacing={spacing!r}: give mm, one number or three above zero")
+    return (float(numbers[0]), float(numbers[1]), float(numbers[2]))
+
+
+def resolve_fill(
+    fill: float | Mapping[str, float], images: Sequence[str], pad: str
+) -> dict[str, float]:
+    """Return the constant of each image, for those not named 0."""
+    if pad not in PAD_MODES:
+        raise ValueError(f"pad={pad!r}: choose one of {', '.join(PAD_MODES)}")
+    fills = dict(fill) if isinstance(fill, Mapping) else dict.fromkeys(images, fill)
+    if unknown := fills.keys() - set(images):
+        raise ValueError(f"fill= names {', '.join(sorted(unknown))}, not among images={images!r}")
+    if pad != "constant" and any(fills.values()):
+        raise ValueError(f"fill={fill!r} has a meaning only with pad='constant', not {pad!r}")
+    return fills
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Return a device with its number: which GPU is the current one differs between threads."""
+    found = torch.device(device)
+    if found.type == "cuda" and found.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def check_names(images: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Return the names of images and labels.
+
+    Raises
+    ------
+    ValueError
+        If there are none, one comes twice, or cannot be a key of a batch.
+    """
+    for argument, given in (("images", images), ("labels", labels)):
+        if isinstance(given, str):
+            raise ValueError(f"{argument}={given!r}: give a list of names")  # noqa: TRY004
+    names = [*images, *labels]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"images={images!r}, labels={labels!r}: name each image once")
+    if taken := [name for name in names if name in BATCH_KEYS]:
+        raise ValueError(f"an image named {taken[0]!r} cannot be in a batch, which has that key")
+    return names

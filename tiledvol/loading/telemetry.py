@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tiledvol.storage.metrics import Counters
 
 LATELY = 50
 """How many batches count as lately."""
 
+LATEST_ERRORS = 20
+"""How many messages of skipped patches are kept."""
+
 WAITING = 0.05
-"""Share of the time spent waiting above which the loader is the limit."""
+"""Share of the time spent waiting above which training is not the limit."""
+
+ASSEMBLING = 0.6
+"""Share of the time that the loader's thread is busy above which that is the limit."""
+
+BUSY = 0.7
+"""Share of the processors' time that this process uses above which decoding is the limit."""
 
 
-@dataclass
+class _Sample(NamedTuple):
+    """How things stood when a batch was handed out: seconds, and patches."""
+
+    at: float
+    patches: int
+    waited: float
+    assembling: float
+    processor: float
+
+
 class Telemetry:
     """Counters of one loader, kept across epochs.
 
@@ -21,73 +42,113 @@ class Telemetry:
     ----------
     patches, batches : int
         Delivered.
+    seconds, waited : float
+        From the beginning of each iteration to the last batch taken; of that, spent waiting.
+    assembling : float
+        Processor seconds of the loader's thread, which plans reads and copies voxels into batches.
     bytes_needed : int
-        Of the patches' own voxels, as stored.
-    bytes_decoded : int
-        Of the blocks that these reads touch: what is decoded where the cache has none of it.
-    skipped : list of str
-        Errors of patches that others were put in the place of.
+        Of the voxels that were read, as stored.
+    bytes_touched : int
+        Of the blocks that these voxels lie in, decoded.
+    skipped : int
+        Patches that others were put in the place of.
     """
 
-    patches: int = 0
-    batches: int = 0
-    bytes_needed: int = 0
-    bytes_decoded: int = 0
-    skipped: list[str] = field(default_factory=list)
-    waited: float = 0.0
-    read_seconds: float = 0.0
-    assemble_seconds: float = 0.0
-    _started: float | None = None
-    _recent: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=LATELY))
+    def __init__(self) -> None:
+        self.patches = self.batches = self.skipped = 0
+        self.bytes_needed = self.bytes_touched = 0
+        self.seconds = self.waited = self.assembling = 0.0
+        self._errors = deque[str](maxlen=LATEST_ERRORS)
+        self._recent = deque[_Sample](maxlen=LATELY + 1)
+        self._mark = self._thread_mark = 0.0
+        self._before = Counters.now()
 
     def start(self) -> None:
-        """Begin to count time, if it is not counted yet."""
-        if self._started is None:
-            self._started = time.perf_counter()
+        """Begin an iteration, before its thread is started: what was before it is not lately."""
+        self._mark = time.perf_counter()
+        self._thread_mark = 0.0
+        self._recent.clear()
+        self._sample()
+
+    def assembled(self) -> None:
+        """Count the processor time of the loader's thread, which calls this; each has its own."""
+        now = time.thread_time()
+        self.assembling += now - self._thread_mark
+        self._thread_mark = now
 
     def delivered(self, patches: int, waited: float) -> None:
-        """Another batch was handed out after so many seconds of waiting."""
+        """Count a batch, handed out after so many seconds of waiting."""
         self.patches += patches
         self.batches += 1
         self.waited += waited
-        self._recent.append((time.perf_counter(), waited, patches))
+        now = time.perf_counter()
+        self.seconds += now - self._mark
+        self._mark = now
+        self._sample()
 
-    def summary(self, ready: int) -> dict[str, float | int | str | list[str]]:
-        """Return the numbers, and a one-line verdict.
+    def skip(self, message: str) -> None:
+        """Count a patch that could not be read."""
+        self.skipped += 1
+        self._errors.append(message)
 
-        Parameters
-        ----------
-        ready : int
-            Batches waiting to be taken.
-        """
-        elapsed = time.perf_counter() - self._started if self._started is not None else 0.0
-        recent = list(self._recent)
-        span = recent[-1][0] - recent[0][0] if len(recent) > 1 else 0.0
-        lately = sum(n for _, _, n in recent[1:]) / span if span else 0.0
-        waited_lately = sum(w for _, w, _ in recent[1:])
-        share = waited_lately / span if span else 0.0
+    def summary(self, ready: int) -> dict[str, Any]:
+        """Return what `PatchLoader.stats` does; ``ready`` batches wait to be taken."""
+        done = Counters.now() - self._before
+        lookups = done.hits + done.misses
+        missed = done.misses / lookups if lookups else 1.0
+        then, now = (self._recent[0], self._recent[-1]) if self._recent else (None, None)
+        span = now.at - then.at if now and then else 0.0
+        waited = now.waited - then.waited if now and then else 0.0
+        patches = now.patches - then.patches if now and then else 0
         return {
             "patches": self.patches,
             "batches": self.batches,
-            "patches_per_second": self.patches / elapsed if elapsed else 0.0,
-            "patches_per_second_lately": lately,
-            "seconds": elapsed,
+            "patches_per_second": _ratio(self.patches, self.seconds),
+            "patches_per_second_lately": _ratio(patches, span),
+            "seconds": self.seconds,
             "seconds_waited": self.waited,
-            "seconds_waited_lately": waited_lately,
-            "share_waited_lately": share,
+            "seconds_waited_lately": waited,
+            "share_waited": _ratio(self.waited, self.seconds),
+            "share_waited_lately": _ratio(waited, span),
             "bytes_needed": self.bytes_needed,
-            "bytes_decoded": self.bytes_decoded,
+            "bytes_touched": self.bytes_touched,
+            "bytes_decoded": round(self.bytes_touched * missed),
+            "bytes_read": done.bytes_read,
+            "cache_hits": done.hits,
+            "cache_misses": done.misses,
             "batches_ready": ready,
-            "skipped": list(self.skipped),
-            "verdict": self._verdict(share, len(recent)),
+            "skipped": self.skipped,
+            "skipped_errors": list(self._errors),
+            "verdict": _verdict(then, now) if now and then else "nothing loaded yet",
         }
 
-    def _verdict(self, share: float, batches: int) -> str:
-        if batches < 2:
-            return "too few batches to tell"
-        if share <= WAITING:
-            return f"training is the limit: it waited {share:.1%} of the time for batches"
-        busy = self.read_seconds + self.assemble_seconds
-        part = self.assemble_seconds / busy if busy else 0.0
-        limit = "assembling batches" if part > 0.5 else "reading and decoding blocks"
-        return f"{limit} is the limit: training waited {share:.0%} of the time for batches"
+    def _sample(self) -> None:
+        self._recent.append(
+            _Sample(self._mark, self.patches, self.waited, self.assembling, time.process_time())
+        )
+
+
+def _verdict(then: _Sample, now: _Sample) -> str:
+    """Return what was the limit between two samples, in a line."""
+    span = now.at - then.at
+    if now.patches == then.patches or not span:
+        return "nothing loaded yet"
+    share = (now.waited - then.waited) / span
+    if share <= WAITING:
+        return f"training is the limit: it waited for batches {share:.1%} of the time"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    busy = (now.processor - then.processor) / span / (cores or 1)
+    if (now.assembling - then.assembling) / span > ASSEMBLING:
+        limit = "assembling batches is the limit: one thread plans and copies all of it"
+    elif busy > BUSY:
+        limit = f"decoding is the limit: {cores} processors are {min(busy, 1):.0%} busy"
+    else:
+        limit = (
+            f"reading is the limit: processors are only {busy:.0%} busy; a larger "
+            f"prefetch_batches= or cache_bytes= may help"
+        )
+    return f"{limit}; training waited {share:.0%} of the time"
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

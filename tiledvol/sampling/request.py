@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,18 +71,17 @@ class PatchRequest:
         holds all voxels between which the patch's are interpolated linearly.
         """
         to_image = np.asarray(np.linalg.inv(affine), np.float64) @ self.affine
+        first = to_image[:3, 3]
         last = np.array(self.shape) - 1
-        corners = np.array(np.meshgrid(*[(0, n) for n in last], indexing="ij")).reshape(3, -1).T
-        mapped = apply_affine(to_image, corners)
-        start = np.round(mapped[0]).astype(int)
-        if np.abs(mapped - corners - start).max() <= ON_GRID:
-            stop = start + self.shape
-            return SourceRegion(Box(tuple(start), tuple(stop)), None)
-        low = np.floor(np.round(mapped.min(axis=0), 6)).astype(int)
-        high = np.ceil(np.round(mapped.max(axis=0), 6)).astype(int) + 1
-        matrix = to_image.copy()
-        matrix[:3, 3] -= low
-        return SourceRegion(Box(tuple(low), tuple(high)), matrix)
+        reach = to_image[:3, :3] * last  # of each patch axis (column), in voxels of the image
+        start = np.round(first)
+        if (np.abs(reach - np.diag(last)).sum(axis=1) + np.abs(first - start) <= ON_GRID).all():
+            begin = tuple(start.astype(int).tolist())
+            return SourceRegion(Box(begin, tuple(map(add, begin, self.shape))), None)
+        low = np.floor(np.round(first + np.minimum(reach, 0).sum(axis=1), 6))
+        high = np.ceil(np.round(first + np.maximum(reach, 0).sum(axis=1), 6)) + 1
+        to_image[:3, 3] -= low
+        return SourceRegion(Box(tuple(low), tuple(high)), to_image)
 
 
 class ResampledGrid:

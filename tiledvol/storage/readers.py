@@ -36,6 +36,14 @@ class Reader(Protocol):
         """Return the voxels of a region without blocking the event loop."""
         ...
 
+    async def read_into(self, region: Region, out: Array) -> None:
+        """Put the voxels of a region into an array of its shape, converted to its type.
+
+        After an error, or when cancelled, the array may still be written to for a while; its
+        memory is kept alive until then.
+        """
+        ...
+
 
 class TensorStoreReader:
     """Reads through tensorstore, which fetches and decodes blocks in threads of its own."""
@@ -50,6 +58,13 @@ class TensorStoreReader:
     async def read_async(self, region: Region) -> Array:
         """Return the voxels of a region."""
         return np.asarray(await self._array[region].read())
+
+    async def read_into(self, region: Region, out: Array) -> None:
+        """Put the voxels of a region into an array; tensorstore's threads copy and convert."""
+        source = self._array[region]
+        if source.dtype.numpy_dtype != out.dtype:
+            source = ts.cast(source, out.dtype)
+        await ts.array(out).write(source)
 
 
 class MappedReader:
@@ -79,16 +94,23 @@ class MappedReader:
     def read(self, region: Region, timeout: float) -> Array:
         """Return the voxels of a region; the time-out has no meaning for a local copy."""
         out = np.empty([len(range(s.start, s.stop, s.step or 1)) for s in region], self._dtype)
-        for parts in product(*map(_parts, region, self._chunk)):
-            block = self._block(tuple(number for number, _, _ in parts))
-            out[tuple(target for _, _, target in parts)] = block[
-                tuple(source for _, source, _ in parts)
-            ]
+        self._copy(region, out)
         return out
 
     async def read_async(self, region: Region) -> Array:
         """Return the voxels of a region, copied in a thread."""
         return await asyncio.to_thread(self.read, region, 0)
+
+    async def read_into(self, region: Region, out: Array) -> None:
+        """Put the voxels of a region into an array, in a thread."""
+        await asyncio.to_thread(self._copy, region, out)
+
+    def _copy(self, region: Region, out: Array) -> None:
+        for parts in product(*map(_parts, region, self._chunk)):
+            block = self._block(tuple(number for number, _, _ in parts))
+            out[tuple(target for _, _, target in parts)] = block[
+                tuple(source for _, source, _ in parts)
+            ]
 
     def _block(self, position: tuple[int, ...]) -> Array:
         """Return a view of the block at a grid position, checked."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from tiledvol.storage.spec import check_process
 from tiledvol.storage.store import Store, reason
 
 Array = npt.NDArray[Any]
+Result = TypeVar("Result")
 
 
 class Volume:
@@ -232,11 +233,45 @@ class Volume:
         region, finish = self._plan(box, pad, fill)
         if region is None:
             return finish(None)
+        return finish(await self._wait(region, lambda reader: reader.read_async(region)))
+
+    async def read_into(
+        self, box: Box, out: Array, pad: str = "constant", fill: float | None = None
+    ) -> None:
+        """Read a box into memory that is there already, which is faster than a copy of `read`.
+
+        Parameters
+        ----------
+        box, pad, fill
+            See `read`, which also tells what is raised.
+        out : array
+            Of the box's shape (with the channels in front where there are any) and any strides;
+            voxels are converted to its type. After an error, or when cancelled, it may still be
+            written to for a while, and must not be used again.
+        """
+        value = self._check_padding(pad, fill)
+        full = self._full_box(box)
+        inside = full.intersect(Box.from_shape(self.shape))
+        if out.shape != full.shape:
+            raise ValueError(f"{self._name()}: {box} does not fit an array of shape {out.shape}")
+        if inside != full:
+            if pad != "constant":
+                out[...] = await self.read(box, pad)
+                return
+            out[...] = value
+            out = out[inside.translate([-a for a in full.start]).slices]
+        if inside.size:
+            region, target = inside.slices, out
+            await self._wait(region, lambda reader: reader.read_into(region, target))
+
+    async def _wait(
+        self, region: tuple[slice, ...], start: Callable[[Reader], Awaitable[Result]]
+    ) -> Result:
+        """Return what a read gives; the array is opened first where it is not yet."""
         check_process()
         try:
             async with asyncio.timeout(self._store.timeout):
-                reader = self._reader or self._make_reader(await self._opening)
-                return finish(await reader.read_async(region))
+                return await start(self._reader or self._make_reader(await self._opening))
         except TimeoutError as error:
             raise self._timed_out(region) from error
         except ValueError as error:
@@ -253,11 +288,7 @@ class Volume:
         self, box: Box, pad: str, fill: float | None
     ) -> tuple[tuple[slice, ...] | None, Callable[[Array | None], Array]]:
         """Return the region to read (None: nothing), and what makes the box's voxels of it."""
-        if pad not in PAD_MODES:
-            raise ValueError(f"pad={pad!r}: choose one of {', '.join(PAD_MODES)}")
-        if fill is not None and pad != "constant":
-            raise ValueError(f"fill={fill!r} has a meaning only with pad='constant'")
-        value = self._fill_value(fill)
+        value = self._check_padding(pad, fill)
         full = self._full_box(box)
         inside = full.intersect(Box.from_shape(self.shape))
         if inside == full and full.size:
@@ -281,7 +312,12 @@ class Volume:
         local = np.ix_(*(w - s.start for w, s in zip(wanted, source, strict=True)))
         return source, lambda read: _as_read(read)[local]
 
-    def _fill_value(self, fill: float | None) -> Any:
+    def _check_padding(self, pad: str, fill: float | None) -> Any:
+        """Return the constant as a voxel of the volume."""
+        if pad not in PAD_MODES:
+            raise ValueError(f"pad={pad!r}: choose one of {', '.join(PAD_MODES)}")
+        if fill is not None and pad != "constant":
+            raise ValueError(f"fill={fill!r} has a meaning only with pad='constant'")
         if fill is None:
             return self.dtype.type(0)
         try:
