@@ -132,7 +132,7 @@ def test_a_failure_leaves_the_dataset_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"subject": "../x"}, NamingError, "begin with a dot"),
+        ({"subject": "../x"}, NamingError, "begins with a dot"),
         ({"subject": "a/b"}, NamingError, "'/'"),
         ({"images": {"a/b": "x"}}, NamingError, "'/'"),
         ({"images": {}}, SourceError, "neither images nor labels"),

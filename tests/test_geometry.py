@@ -153,3 +153,18 @@ def test_box_from_world_is_tight_on_aligned_affines():
     affine = np.diag([-0.7, 1.1, 3.3, 1.0])
     box = Box((-4, 0, 7), (9, 3, 8))
     assert Box.from_world(*box.to_world(affine), affine) == box
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [((-1.5, 0, 0), (1, 1, 1)), ((0, 0, 0), (1, 1, 2.0)), ("123", "456")]
+)
+def test_voxels_are_whole_numbers(start, stop):
+    with pytest.raises(GeometryError, match="whole numbers"):
+        Box(start, stop)
+    assert Box(np.array([0, 1, 2]), np.array([3, 4, 5])) == Box((0, 1, 2), (3, 4, 5))
+
+
+@pytest.mark.parametrize("edge", [np.nan, np.inf, 1e30])
+def test_a_world_box_without_an_end_is_refused(edge):
+    with pytest.raises(GeometryError, match="lies at no voxels"):
+        Box.from_world([0, 0, 0], [1, 1, edge], np.eye(4))

@@ -94,10 +94,11 @@ def test_a_loader_goes_on_where_another_stood(cohort, reference, taken):
     for _ in zip(range(taken), first, strict=False):
         pass
     state = json.loads(json.dumps(first.state_dict()))
-    assert (state["epoch"], state["position"]) == (0, taken)
+    # After the last of the six batches the next epoch is what is left.
+    assert (state["epoch"], state["position"]) == ((0, taken) if taken < 6 else (1, 0))
     second = cohort.loader(sampler=LABELS, prefetch_batches=2, max_bytes_in_flight=1)
     second.load_state_dict(state)
-    assert stream(second) == reference[2 * taken :]
+    assert taken == 6 or stream(second) == reference[2 * taken :]
     assert second.epoch == 1
     assert stream(second) == stream(first)  # the next epoch, whole
 

@@ -91,16 +91,70 @@ def test_shards_span_the_plane_and_one_slab(shape, chunk, axis, itemsize, expect
 
 def test_a_subject_without_its_marker_is_not_there(tmp_path):
     url = tmp_path / "d.tvol"
-    store = create_dataset(url)
-    writer = SubjectWriter(store, "a")
-    image = writer.image("ct", ARRAY.shape, ARRAY.dtype, np.eye(4))
-    for z in (0, 64, 128):
-        image.write((0, 0, z), ARRAY[..., z : z + 64])
+    with SubjectWriter(create_dataset(url), "a") as writer:
+        image = writer.image("ct", ARRAY.shape, ARRAY.dtype, np.eye(4))
+        for z in (0, 64, 128):
+            image.write((0, 0, z), ARRAY[..., z : z + 64])
+            assert "a" not in tv.open(url)
+        image.finish({})
         assert "a" not in tv.open(url)
-    image.finish({})
-    assert "a" not in tv.open(url)
-    writer.commit({})
+        writer.commit({})
     assert np.array_equal(tv.open(url)["a"]["ct"][...], ARRAY)
+    assert sorted(p.name for p in (url / "a").iterdir()) == ["ct", "zarr.json"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_of_two_writers_of_a_subject_the_first_to_commit_wins(tmp_path, there):
+    url = tmp_path / "d.tvol"
+    if there:
+        write_subject(url, "a", {"ct": ARRAY})
+    store = create_dataset(url)
+    with SubjectWriter(store, "a") as one, SubjectWriter(store, "a") as other:
+        for writer, value in ((one, 1), (other, 2)):
+            image = writer.image("ct", (4, 5, 6), np.int16, np.eye(4))
+            image.write((0, 0, 0), np.full((4, 5, 6), value, np.int16))
+            image.finish({})
+        catalogue.update(store, add={"a": one.commit({})})
+        with pytest.raises(StoreError, match="another process"):
+            other.commit({})
+    assert np.unique(tv.open(url)["a"]["ct"][...]).tolist() == [1]
+    assert tv.verify(url) == []
+    assert len([p for p in (url / "a").iterdir() if p.is_dir()]) == 1
+
+
+def test_what_is_no_dataset_is_not_taken_for_one(tmp_path):
+    url = tmp_path / "d.tvol"
+    write_subject(url, "a", {"ct": ARRAY})
+    for inside in ("a", "a/ct"):
+        with pytest.raises(StoreError, match="lies inside a dataset"):
+            tv.open(url / inside)
+    for inside in ("a", "new"):
+        with pytest.raises(StoreError, match="lies inside"):
+            create_dataset(url / inside)
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "{}",
+        "{",
+        '{"attributes": {"tiledvol": {"format": 1}}}',
+        '{"attributes": {"tiledvol": {"format": 1, "images": {"a": NaN}}}}',
+    ],
+)
+def test_one_bad_subject_does_not_hide_the_others(tmp_path, marker):
+    url = tmp_path / "d.tvol"
+    for subject in ("a", "b"):
+        write_subject(url, subject, {"ct": ARRAY})
+    (url / "x.__lock").mkdir()
+    (url / "a/zarr.json").write_text(marker)
+    (problem,) = tv.verify(url)
+    assert "a/zarr.json" in problem
+    (url / "catalogue.json").unlink()
+    with pytest.warns(UserWarning, match=r"a/zarr\.json"):
+        assert list(tv.open(url)) == ["b"]
+    with pytest.warns(UserWarning, match=r"a/zarr\.json"):
+        assert tv.reindex(url) == 1
 
 
 def fail_while_writing(store):
@@ -150,7 +204,7 @@ def test_a_store_that_is_none_says_so(tmp_path):
         tv.open(tmp_path / "nothing")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    with pytest.raises(StoreError, match="not a tiledvol"):
+    with pytest.raises(StoreError, match="not what tiledvol writes"):
         tv.open(tmp_path / "other")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.doc").touch()
@@ -222,7 +276,7 @@ def test_memory_stores_are_shared_in_a_process():
 @pytest.mark.parametrize(
     "name",
     ["", " a", "a ", ".", "..", ".hidden", "../x", "a/b", "a\\b", "zarr.json", "a\nb", "a\0", "a*",
-     "x" * 201, "C:x", "\ud800"],
+     "x" * 201, "p.__lock", "claim", "C:x", "\ud800"],
 )  # fmt: skip
 def test_names_that_could_lead_astray_are_refused(name):
     with pytest.raises(NamingError):
@@ -261,6 +315,36 @@ def test_verify_names_what_is_wrong(tmp_path):
         tv.verify(url, ["zz"])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: index.__setitem__((0, 1), 99_999),
+        lambda index: index.__setitem__((0, 1), -1),
+        lambda index: index.__setitem__(slice(None), index[::-1].copy()),
+    ],
+)
+def test_verify_survives_a_wild_index(tmp_path, change):
+    url = tmp_path / "d.tvol"
+    write_subject(url, "a", {}, {"seg": (ARRAY > 0).astype(np.uint8)})
+    array = zarr.open_group(url, mode="r+", zarr_format=3)["a/seg/blocks/counts"]
+    values = array[...]
+    change(values)
+    array[...] = values
+    assert any("a/seg: the per-block counts" in problem for problem in tv.verify(url))
+
+
+def test_verify_misses_no_metadata(tmp_path):
+    url = tmp_path / "d.tvol"
+    write_subject(url, "a", {}, {"seg": (ARRAY > 0).astype(np.uint8)})
+    (url / "catalogue.json").write_text(
+        json.dumps(json.loads((url / "catalogue.json").read_text()), indent=2)
+    )
+    assert tv.verify(url) == []
+    (url / "a/seg/zarr.json").unlink()
+    (problem,) = tv.verify(url)
+    assert "a/seg/zarr.json is missing" in problem
+
+
 def test_verify_compares_the_catalogue_with_the_markers(tmp_path):
     url = tmp_path / "d.tvol"
     for subject in ("a", "b"):
@@ -272,8 +356,10 @@ def test_verify_compares_the_catalogue_with_the_markers(tmp_path):
         "a: the catalogue's entry is not the subject's own; run `tiledvol reindex`"
     ]
     tv.reindex(url)
-    assert tv.verify(url) == []
     assert tv.open(url)["a"]["ct"].spacing == (1, 1, 2)
+    assert tv.verify(url) == [
+        "a/ct: its own zarr.json does not match the subject's; convert it again"
+    ]
 
 
 def test_verify_checks_the_stored_statistics(tmp_path):

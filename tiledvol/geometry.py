@@ -7,6 +7,7 @@ superior. An affine is a 4×4 float64 matrix that maps the homogeneous index of 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -21,6 +22,9 @@ Affine = npt.NDArray[np.float64]
 
 SINGULAR_VOLUME = 1e-9
 """A voxel whose edges, scaled to unit length, span less than this volume is degenerate."""
+
+LARGEST_VOXEL = 2.0**53
+"""Coordinates from here on are no exact numbers of voxels in float64."""
 
 _CODES = (("L", "R"), ("P", "A"), ("I", "S"))
 
@@ -41,8 +45,13 @@ class Box:
     stop: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        start = tuple(int(v) for v in self.start)
-        stop = tuple(int(v) for v in self.stop)
+        try:
+            start = tuple(operator.index(v) for v in self.start)
+            stop = tuple(operator.index(v) for v in self.stop)
+        except TypeError as error:
+            raise GeometryError(
+                f"Box({self.start!r}, {self.stop!r}): voxels are counted in whole numbers"
+            ) from error
         if len(start) != len(stop):
             raise GeometryError(f"Box start {start} and stop {stop} differ in their number of axes")
         if any(a > b for a, b in zip(start, stop, strict=True)):
@@ -116,6 +125,8 @@ class Box:
     @classmethod
     def from_world(cls, lower: npt.ArrayLike, upper: npt.ArrayLike, affine: Affine) -> Box:
         """Return the smallest box whose voxels cover the world box ``lower`` to ``upper`` (mm)."""
+        if not np.isfinite([lower, upper]).all():
+            raise GeometryError(f"the world box {lower!r} to {upper!r} lies at no voxels")
         corners = np.array(np.meshgrid(*np.transpose([lower, upper]), indexing="ij"))
         voxels = (
             apply_affine(np.asarray(np.linalg.inv(affine), np.float64), corners.reshape(3, -1).T)
@@ -123,9 +134,11 @@ class Box:
         )
         # Rounded before floor and ceil, so that a face exact in mm does not gain a voxel.
         edges = np.round(voxels, 6)
+        if not (np.abs(edges) < LARGEST_VOXEL).all():
+            raise GeometryError(f"the world box {lower!r} to {upper!r} lies at no voxels")
         return cls(
-            tuple(np.floor(edges.min(axis=0)).astype(int)),
-            tuple(np.ceil(edges.max(axis=0)).astype(int)),
+            tuple(np.floor(edges.min(axis=0)).astype(int).tolist()),
+            tuple(np.ceil(edges.max(axis=0)).astype(int).tolist()),
         )
 
 

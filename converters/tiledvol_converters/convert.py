@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tiledvol.errors import SourceError
+from tiledvol.errors import NamingError, SourceError
 from tiledvol.geometry import Reorientation, orientation_of
 from tiledvol.storage import catalogue
 from tiledvol.storage.naming import check_name
@@ -48,9 +49,12 @@ class Options:
         if self.orientation != "native":
             object.__setattr__(self, "orientation", self.orientation.upper())
             Reorientation.between("RAS", self.orientation)
-        edges = (self.chunk,) * 3 if isinstance(self.chunk, int) else tuple(self.chunk)
-        if len(edges) != 3 or any(not isinstance(e, int) or e < 1 for e in edges):
+        edges = tuple(self.chunk) if isinstance(self.chunk, Sequence) else (self.chunk,) * 3
+        if len(edges) != 3 or any(not isinstance(e, Integral) or e < 1 for e in edges):
             raise ValueError(f"chunk={self.chunk!r}: give one edge in voxels, or three")
+        same = not isinstance(self.chunk, Sequence)
+        x, y, z = (int(e) for e in edges)
+        object.__setattr__(self, "chunk", x if same else (x, y, z))
         if self.codec not in CODECS:
             raise ValueError(f"codec={self.codec!r}: choose one of {', '.join(CODECS)}")
         if self.float_dtype not in ("float32", "float64"):
@@ -87,6 +91,12 @@ class Plan:
         check_name(self.subject, "subject")
         for name in (*self.images, *self.labels):
             check_name(name, "image")
+        names = [*self.images, *self.labels]
+        if len({name.casefold() for name in names}) < len({*names}):
+            raise NamingError(
+                f"{self.subject}: names {sorted(names)} differ only in case, and would be one "
+                f"folder on some systems"
+            )
         if both := self.images.keys() & self.labels.keys():
             raise SourceError(f"{self.subject}: {sorted(both)} named as image and as label")
         if not self.images and not self.labels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import secrets
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -69,7 +70,9 @@ class _Layout:
     slow_axis: int
 
 
-def export_nifti(volume: Volume, path: Path, *, overwrite: bool = False) -> list[str]:
+def export_nifti(
+    volume: Volume, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> list[str]:
     """Write a volume as ``.nii`` or ``.nii.gz``, slab by slab.
 
     A volume that was converted from NIfTI gets the original's header back (without free text and
@@ -80,7 +83,7 @@ def export_nifti(volume: Volume, path: Path, *, overwrite: bool = False) -> list
     ----------
     volume : Volume
         What to write.
-    path : Path
+    path : str or path
         The file to make. It appears when it is complete.
     overwrite : bool
         Whether an existing file may be replaced.
@@ -97,6 +100,7 @@ def export_nifti(volume: Volume, path: Path, *, overwrite: bool = False) -> list
     BlockError, ReadTimeoutError
         If the volume cannot be read.
     """
+    path = Path(path)
     name = path.name.lower()
     if not name.endswith((".nii", ".nii.gz")):
         raise TiledvolError(f"{path}: name the file .nii or .nii.gz")

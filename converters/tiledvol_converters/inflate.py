@@ -242,8 +242,6 @@ class PlainStream(ByteStream):
                 break
             self._digest_bytes(part)
             done += len(part)
-        if self._digest is not None:
-            self._digest.settle()
         return done
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from tiledvol.errors import SourceError
 from tiledvol_converters import nifti_header
 from tiledvol_converters.content import describe
-from tiledvol_converters.digest import Digest
+from tiledvol_converters.digest import new_digest
 from tiledvol_converters.inflate import (
     INFLATE_BYTES,
     ByteStream,
@@ -215,22 +215,22 @@ class NiftiSource:
         )
         largest = max((prod(shape) for _, shape in extents), default=0)
         buffers = cycle([np.empty(largest, dtype) for _ in range(min(BUFFERS, len(extents)))])
-        with Digest() as digest:
-            if path != self._place.header_path:
-                with PlainStream(self._place.header_path, digest) as stream:
-                    stream.drain()
-            with open_stream(path, digest) as stream:
-                at = 0
-                for (start, shape), buffer in zip(extents, buffers, strict=False):
-                    slab = buffer[: prod(shape)]
-                    at = self._skip_to(stream, at, self._offset + start * self._raw.itemsize)
-                    at = self._fill(stream, decoder, slab, at, stop)
-                    if stop.is_set():
-                        return
-                    yield slab.reshape(shape, order="F")
-                self._skip_to(stream, at, self._end)
-                self._finish(stream)
-            self.digest = digest.hexdigest()
+        digest = new_digest()
+        if path != self._place.header_path:
+            with PlainStream(self._place.header_path, digest) as stream:
+                stream.drain()
+        with open_stream(path, digest) as stream:
+            at = 0
+            for (start, shape), buffer in zip(extents, buffers, strict=False):
+                slab = buffer[: prod(shape)]
+                at = self._skip_to(stream, at, self._offset + start * self._raw.itemsize)
+                at = self._fill(stream, decoder, slab, at, stop)
+                if stop.is_set():
+                    return
+                yield slab.reshape(shape, order="F")
+            self._skip_to(stream, at, self._end)
+            self._finish(stream)
+        self.digest = digest.hexdigest()
         self.exact = decoder.exact
 
     def _fill(self, stream: ByteStream, decoder: Decoder, slab: Array, at: int, stop: Event) -> int:

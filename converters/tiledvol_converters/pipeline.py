@@ -225,7 +225,7 @@ class _Run:
         """Refuse sources inside the dataset, where making room for a subject may delete them."""
         root = self._store.local_path
         for _, _, path in plan.sources:
-            if root and path.resolve().is_relative_to(root.resolve()):
+            if root and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
                 raise SourceError(f"{path}: lies in the dataset itself; move it out")
 
     def close(self) -> list[Outcome]:

@@ -16,6 +16,8 @@ class Cursor:
 
     Parameters
     ----------
+    batches : int
+        In an epoch.
     identity : mapping
         JSON values that have to be equal where a state is loaded.
 
@@ -25,7 +27,8 @@ class Cursor:
         Epoch, and how many of its batches were delivered, from 0.
     """
 
-    def __init__(self, identity: Mapping[str, Any]) -> None:
+    def __init__(self, batches: int, identity: Mapping[str, Any]) -> None:
+        self._batches = batches
         self._identity = {"version": VERSION, **identity}
         self.epoch = self.position = 0
         self._chosen = True
@@ -48,8 +51,9 @@ class Cursor:
         self.position = 0
 
     def save(self) -> dict[str, Any]:
-        """Return the state, of JSON values."""
-        return {"epoch": self.epoch, "position": self.position, **self._identity}
+        """Return the state, of JSON values; after an epoch's last batch, that of the next."""
+        through, position = divmod(self.position, self._batches)
+        return {"epoch": self.epoch + through, "position": position, **self._identity}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go to where a state was saved.

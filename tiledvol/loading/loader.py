@@ -189,6 +189,7 @@ class PatchLoader(IterableDataset[Batch]):
             on_error == "skip", BufferPool(where), self._mover, self._telemetry,
         )  # fmt: skip
         self._cursor = Cursor(
+            len(self),
             {
                 "seed": seed,
                 "batch_size": batch_size,
@@ -199,7 +200,7 @@ class PatchLoader(IterableDataset[Batch]):
                 "spacing": target and list(target),
                 "patch_size": list(self.patch_size),
                 **bound.fingerprint,
-            }
+            },
         )
         self._iterator: weakref.ref[BatchIterator[HostBatch]] | None = None
 
@@ -210,7 +211,7 @@ class PatchLoader(IterableDataset[Batch]):
 
     def __len__(self) -> int:
         """Return the number of batches that this rank takes in an epoch."""
-        return -(-len(self._schedule()) // self.batch_size)
+        return -(-len(self._schedule(0)) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin the next epoch, or go on in the one whose state was loaded.
@@ -270,10 +271,8 @@ class PatchLoader(IterableDataset[Batch]):
         if iterator is not None:
             iterator.close()
 
-    def _schedule(self) -> Schedule:
-        return Schedule(
-            self.length, self.seed, self.epoch, self._shuffle, self.rank, self.world_size
-        )
+    def _schedule(self, epoch: int) -> Schedule:
+        return Schedule(self.length, self.seed, epoch, self._shuffle, self.rank, self.world_size)
 
     def _begin(self) -> BatchIterator[HostBatch]:
         """Start reading ahead."""
@@ -283,7 +282,8 @@ class PatchLoader(IterableDataset[Batch]):
             )
         self.close()
         self._cursor.begin()
-        epoch, schedule, size = self.epoch, self._schedule(), self.batch_size
+        epoch, size = self.epoch, self.batch_size
+        schedule = self._schedule(epoch)
         batches = (
             [schedule[i] for i in range(start, min(start + size, len(schedule)))]
             for start in range(self._cursor.position * size, len(schedule), size)

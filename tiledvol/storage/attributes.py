@@ -75,7 +75,14 @@ class ImageSummary:
                 check_name(str(data["path"]), "image"),
                 {int(k): int(v) for k, v in data["classes"].items()} if "classes" in data else None,
             )
-        except (KeyError, TypeError, ValueError, AttributeError, TiledvolError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+            TiledvolError,
+        ) as error:
             raise StoreError(f"{where}: malformed image metadata: {error!r}") from error
         rank = len(summary.shape)
         sound = (
@@ -96,6 +103,15 @@ def group_json(**attributes: Any) -> bytes:
     return json.dumps(group, indent=1, allow_nan=False).encode()
 
 
+def loads(text: str | bytes) -> Any:
+    """Return the value of JSON as the standard has it: NaN and infinities are no numbers."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
 def parse_attributes(data: bytes, where: str) -> dict[str, Any]:
     """Return the ``tiledvol`` attribute of a group's ``zarr.json``.
 
@@ -105,15 +121,24 @@ def parse_attributes(data: bytes, where: str) -> dict[str, Any]:
         If it is not JSON, not a tiledvol group, or of a newer format.
     """
     try:
-        attributes = json.loads(data)["attributes"]["tiledvol"]
+        attributes = dict(loads(data)["attributes"]["tiledvol"])
         version = attributes["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{where}: not a tiledvol zarr.json ({error!r})") from error
+        raise StoreError(
+            f"{where}: not what tiledvol writes ({error!r}); if it was damaged, delete the "
+            f"subject and convert it again"
+        ) from error
     if not isinstance(version, int) or version > FORMAT:
         raise StoreError(
             f"{where}: store format {version!r}; this tiledvol reads up to {FORMAT}: upgrade it"
         )
-    return dict(attributes)
+    return attributes
+
+
+def check_is_dataset(attributes: Mapping[str, Any], url: str) -> None:
+    """Raise `StoreError` if the attributes are those of a subject or an image, not a dataset's."""
+    if "images" in attributes or "kind" in attributes:
+        raise StoreError(f"{url}: lies inside a dataset, and is none; give the folder of the whole")
 
 
 def read_attributes(store: Store, path: str) -> dict[str, Any]:
@@ -127,5 +152,8 @@ def read_attributes(store: Store, path: str) -> dict[str, Any]:
     key = f"{path}/zarr.json"
     data = store.read(key)
     if data is None:
-        raise StoreError(f"{store.url}: {key} is missing; the subject was deleted or replaced")
+        raise StoreError(
+            f"{store.url}: {key} is missing: the subject was replaced since the dataset was "
+            f"opened (open it again), or is damaged (delete it and convert it again)"
+        )
     return parse_attributes(data, f"{store.url}: {key}")

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tiledvol.errors import StoreError
-from tiledvol.storage.attributes import parse_attributes
+from tiledvol.storage.attributes import loads, parse_attributes
+from tiledvol.storage.naming import LOCK_SUFFIX
 from tiledvol.storage.spec import FORMAT
 from tiledvol.storage.store import Store
 
@@ -46,7 +48,7 @@ def decode(data: bytes | None, where: str) -> Entries | None:
             # Names hold no quotes, so a line is split safely where the first one closes.
             parts = (line[1:].partition('":') for line in lines[1:-1])
             return {name: text.removesuffix(",") for name, _, text in parts}
-        content = json.loads(data)
+        content = loads(data)
         version, subjects = content["format"], content["subjects"]
         entries = {str(k): json.dumps(v) for k, v in subjects.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -88,17 +90,36 @@ def scan(store: Store) -> Entries:
         return read_markers(store, _local_names(store))
     names = (k.partition("/") for k in store.list_keys() if k.count("/") == 1)
     return read_markers(
-        store, {head for head, _, tail in names if tail == "zarr.json" and head[0] != "."}
+        store, {head for head, _, tail in names if tail == "zarr.json" and _may_be_subject(head)}
     )
 
 
-def read_markers(store: Store, subjects: Iterable[str]) -> Entries:
-    """Return the entries of those subjects that are committed."""
+def read_markers(
+    store: Store, subjects: Iterable[str], problems: list[str] | None = None
+) -> Entries:
+    """Return the entries of those subjects that are committed.
+
+    A marker that is damaged, or of something else such as a dataset, is left out: with a warning,
+    or its error is added to ``problems``.
+    """
     found = store.read_many(marker_key(name) for name in sorted(subjects))
-    return {
-        key.partition("/")[0]: entry_text(parse_attributes(data, f"{store.url}: {key}"))
-        for key, data in found.items()
-    }
+    entries = {}
+    for key, data in found.items():
+        try:
+            entries[key.partition("/")[0]] = _marker_text(data, f"{store.url}: {key}")
+        except StoreError as error:
+            if problems is None:
+                warnings.warn(str(error), stacklevel=2)
+            else:
+                problems.append(str(error))
+    return entries
+
+
+def _marker_text(data: bytes, where: str) -> str:
+    attributes = parse_attributes(data, where)
+    if not isinstance(attributes.get("images"), dict):
+        raise StoreError(f"{where} is not the marker of a subject")
+    return entry_text(attributes)
 
 
 def update(
@@ -125,11 +146,15 @@ def rebuild(store: Store) -> Entries:
     return entries
 
 
+def _may_be_subject(name: str) -> bool:
+    return name[0] != "." and not name.endswith(LOCK_SUFFIX)
+
+
 def _local_names(store: Store) -> set[str]:
     """Return the names of the folders that may be subjects of a local dataset."""
     assert store.local_path is not None
     try:
         with os.scandir(store.local_path) as listing:
-            return {e.name for e in listing if e.name[0] != "." and e.is_dir()}
+            return {e.name for e in listing if _may_be_subject(e.name) and e.is_dir()}
     except FileNotFoundError:
         return set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -12,7 +11,7 @@ import tensorstore as ts
 
 from tiledvol.errors import StoreError
 from tiledvol.storage import catalogue
-from tiledvol.storage.attributes import ImageSummary, parse_attributes
+from tiledvol.storage.attributes import ImageSummary, check_is_dataset, loads, parse_attributes
 from tiledvol.storage.spec import TIMEOUT_S, default_context
 from tiledvol.storage.store import Store
 from tiledvol.storage.volume import Volume
@@ -36,7 +35,7 @@ class Subject(Mapping[str, Volume]):
     @cached_property
     def _entry(self) -> dict[str, Any]:
         try:
-            entry = dict(json.loads(self._entry_text))
+            entry = dict(loads(self._entry_text))
             dict(entry["images"])
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
@@ -140,7 +139,7 @@ def open(
     data = store.read("zarr.json")
     if data is None:
         raise StoreError(f"{store.url}: no tiledvol dataset here (there is no zarr.json)")
-    parse_attributes(data, f"{store.url}: zarr.json")
+    check_is_dataset(parse_attributes(data, f"{store.url}: zarr.json"), store.url)
     return Dataset(store, catalogue.read_entries(store))
 
 

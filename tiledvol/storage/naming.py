@@ -9,7 +9,10 @@ from tiledvol.errors import NamingError
 MAX_BYTES = 200
 """Longest name, in UTF-8: file systems allow 255, and suffixes need room."""
 
-RESERVED = frozenset({"zarr.json", "catalogue.json"})
+RESERVED = frozenset({"zarr.json", "catalogue.json", "claim"})
+
+LOCK_SUFFIX = ".__lock"
+"""How the files are named that tensorstore locks local keys with."""
 
 
 def check_name(name: str, what: str) -> str:
@@ -32,8 +35,10 @@ def check_name(name: str, what: str) -> str:
         raise NamingError(f"{what} name {name!r} is empty or has blanks at its ends")
     if len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise NamingError(f"{what} name {name[:40]!r}... is longer than {MAX_BYTES} bytes")
-    if name[0] == "." or name in RESERVED:
-        raise NamingError(f"{what} name {name!r} is reserved: names do not begin with a dot")
+    if name[0] == ".":
+        raise NamingError(f"{what} name {name!r} begins with a dot")
+    if name in RESERVED or name.endswith(LOCK_SUFFIX):
+        raise NamingError(f"{what} name {name!r} is reserved; take another")
     bad = [c for c in name if c in '/\\:*?"<>|' or unicodedata.category(c) in ("Cc", "Cs", "Zl")]
     if bad:
         raise NamingError(f"{what} name {name!r} holds {bad[0]!r}, which a folder name cannot")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import mmap
+import os
+import weakref
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -89,7 +92,6 @@ class MappedReader:
         shard = metadata["chunk_grid"]["configuration"]["chunk_shape"]
         self._per_shard = tuple(s // c for s, c in zip(shard, self._chunk, strict=True))
         self._shards: dict[tuple[int, ...], dict[tuple[int, ...], Array]] = {}
-        self._blocks: dict[tuple[int, ...], Array] = {}
 
     def read(self, region: Region, timeout: float) -> Array:
         """Return the voxels of a region; the time-out has no meaning for a local copy."""
@@ -114,28 +116,30 @@ class MappedReader:
 
     def _block(self, position: tuple[int, ...]) -> Array:
         """Return a view of the block at a grid position, checked."""
-        block = self._blocks.get(position)
-        if block is None:
-            places = [divmod(p, n) for p, n in zip(position, self._per_shard, strict=True)]
-            shard = tuple(number for number, _ in places)
-            if shard not in self._shards:
-                self._shards[shard] = self._map(shard)
-            data = self._shards[shard].get(tuple(within for _, within in places))
-            if data is None:
-                raise ValueError("the block is missing")
+        places = [divmod(p, n) for p, n in zip(position, self._per_shard, strict=True)]
+        shard = tuple(number for number, _ in places)
+        if shard not in self._shards:
+            self._shards[shard] = self._map(shard)
+        blocks = self._shards[shard]
+        within = tuple(place for _, place in places)
+        data = blocks.get(within)
+        if data is None:
+            raise ValueError("the block is missing")
+        if data.ndim == 1:
             _check(data, "the block")
-            block = data[:-CRC_BYTES].view(self._dtype).reshape(self._chunk)
-            self._blocks[position] = block
-        return block
+            data = blocks[within] = data[:-CRC_BYTES].view(self._dtype).reshape(self._chunk)
+        return data
 
     def _map(self, shard: tuple[int, ...]) -> dict[tuple[int, ...], Array]:
-        """Return the bytes, checksum included, of each block that a shard holds."""
+        """Return the bytes, checksum included, of each block that a shard holds.
+
+        Once they are checked, the voxels take their place.
+        """
         path = self._folder.joinpath("c", *map(str, shard))
         try:
-            with path.open("rb") as file:
-                data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
+            data = map_file(path)
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from error
         index_bytes = 16 * prod(self._per_shard) + CRC_BYTES
         if data.size < index_bytes:
             raise ValueError(f"{path} is cut off")
@@ -163,6 +167,33 @@ def is_uncompressed(metadata: dict[str, Any]) -> bool:
         and [c["name"] for c in configuration["index_codecs"]] == ["bytes", "crc32c"]
         and configuration.get("index_location", "end") == "end"
     )
+
+
+def map_file(path: Path) -> npt.NDArray[np.uint8]:
+    """Return a file's bytes, mapped, read-only, until the last view of them is gone.
+
+    `mmap.mmap` would keep a file descriptor for each: a thousand shards would use all there are.
+    """
+    size = path.stat().st_size
+    if size == 0:
+        return np.empty(0, np.uint8)
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    number = ctypes.c_size_t(size)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        address = library.mmap(
+            None, number, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, ctypes.c_long(0)
+        )
+    finally:
+        os.close(descriptor)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    held: Any = (ctypes.c_uint8 * size).from_address(address)
+    weakref.finalize(held, library.munmap, ctypes.c_void_p(address), number)
+    data: npt.NDArray[np.uint8] = np.frombuffer(held, np.uint8)
+    data.flags.writeable = False
+    return data
 
 
 def _parts(part: slice, chunk: int) -> list[tuple[int, slice, slice]]:

@@ -33,6 +33,16 @@ that blocks fly through only costs time (5 to 12 %, measured)."""
 TIMEOUT_S = 120.0
 """Default time after which a read or write that has not finished is an error, in seconds."""
 
+NETWORKED = ("s3", "gcs", "http")
+"""Kinds of store that are reached by requests."""
+
+REQUESTS = 128
+"""Requests under way at once: with 60 ms a round trip, tensorstore's own 32 are the limit."""
+
+RETRIES = {"initial_delay": "200ms", "max_delay": "5s", "max_retries": 1000}
+"""How requests that failed for a while are repeated: until the time-out, so that reading goes on
+soon after a server is back. tensorstore's own delays grow to 32 s."""
+
 BLOSC_BLOCK_BYTES = 512 * 2**10
 """Bytes that blosc compresses at once: a whole block of the default size and int16 (measured)."""
 
@@ -171,6 +181,8 @@ def make_context(cache_bytes: int = 0) -> ts.Context:
         {
             "file_io_mode": {"mode": "memmap"},
             "cache_pool": {"total_bytes_limit": cache_bytes},
+            **{f"{kind}_request_retries": RETRIES for kind in NETWORKED},
+            **{f"{kind}_request_concurrency": {"limit": REQUESTS} for kind in NETWORKED},
         }
     )
 
@@ -236,4 +248,7 @@ def kvstore_spec(url: str | os.PathLike[str]) -> dict[str, Any]:
             spec["endpoint"] = endpoint
         if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
             spec["aws_region"] = region
+        if os.environ.get("AWS_ACCESS_KEY_ID"):
+            # Else the profiles in ~/.aws are looked for too, and missing ones complained about.
+            spec["aws_credentials"] = {"type": "environment"}
     return spec

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,24 @@ class Store:
         context: ts.Context | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        check_process()
         self.url = os.fspath(url)
         self.timeout = timeout
         self.context = context
         self._spec = kvstore_spec(url)
+
+    @cached_property
+    def _context(self) -> ts.Context:
         remote = self._spec["driver"] not in ("file", "memory")
-        self._context = context or default_context(remote)
-        self._kv = self.result(ts.KvStore.open(self._spec, context=self._context), "open")
+        return self.context or default_context(remote)
+
+    @cached_property
+    def _kv(self) -> ts.KvStore:
+        """The opened store: at first use, so that unpickling in a forked process cannot fail."""
+        check_process()
+        opened: ts.KvStore = self.result(
+            ts.KvStore.open(self._spec, context=self._context), "opening it"
+        )
+        return opened
 
     def __reduce__(self) -> tuple[type[Store], tuple[str, None, float]]:
         """Pickle by address: the receiving process opens the store anew, in its own context."""
@@ -107,19 +119,29 @@ class Store:
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a key by ``change(its value)``; repeated while other writers come between."""
-        self.check_writable()
         while True:
             value, generation = self.read_generation(key)
-            written = self.result(
-                self._kv.write(key, change(value), if_equal=generation), f"writing {key}"
-            )
-            if written.generation:
+            if self.replace(key, change(value), generation):
                 return
 
+    def replace(self, key: str, value: bytes, generation: bytes) -> bool:
+        """Write a key if it is still of this generation; tell whether it was."""
+        self.check_writable()
+        future = self._kv.write(key, value, if_equal=generation)
+        return bool(self.result(future, f"writing {key}").generation)
+
+    def create(self, key: str, value: bytes) -> bool:
+        """Write a key that is missing; tell whether it was. Of several writers one succeeds."""
+        found, generation = self.read_generation(key)
+        return found is None and self.replace(key, value, generation)
+
     def delete(self, key: str) -> None:
-        """Delete a key; nothing happens if it is missing."""
+        """Delete a key, and on a local file system its folder if that is empty then."""
         self.check_writable()
         self.result(self._kv.delete_range(ts.KvStore.KeyRange(key, key + "\0")), f"deleting {key}")
+        if self.local_path:
+            with suppress(OSError):
+                (self.local_path / key).parent.rmdir()
 
     def delete_prefix(self, prefix: str) -> None:
         """Delete all keys below ``prefix``, which ends with a slash."""

@@ -12,6 +12,7 @@ import numpy as np
 from tiledvol.errors import BlockError, StoreError, TiledvolError
 from tiledvol.geometry import Box
 from tiledvol.storage import catalogue
+from tiledvol.storage.attributes import ImageSummary, loads
 from tiledvol.storage.blocks import ImageIndexBuilder, LabelBlocks, LabelIndexBuilder
 from tiledvol.storage.dataset import open
 from tiledvol.storage.spec import TIMEOUT_S
@@ -61,24 +62,36 @@ def verify(
     chosen = list(dataset) if subjects is None else list(subjects)
     if missing := [name for name in chosen if name not in dataset]:
         raise StoreError(f"{dataset.url}: no subject {', '.join(missing)}")
-    markers = catalogue.read_markers(dataset._store, chosen)
-    problems = [
-        f"{name}: the catalogue's entry is not the subject's own; run `tiledvol reindex`"
-        for name in chosen
-        if markers.get(name) != dataset.entry_text(name)
-    ]
+    problems: list[str] = []
+    markers = catalogue.read_markers(dataset._store, chosen, problems)
     for subject in chosen:
-        for name in dataset[subject]:
-            try:
-                problems += verify_volume(dataset[subject][name], progress)
-            except TiledvolError as error:
-                problems.append(str(error))
+        try:
+            if subject in markers and loads(markers[subject]) != loads(dataset.entry_text(subject)):
+                problems.append(
+                    f"{subject}: the catalogue's entry is not the subject's own; run "
+                    f"`tiledvol reindex`"
+                )
+            for name in dataset[subject]:
+                problems += _problems_of(dataset[subject][name], progress)
+        except (TiledvolError, ValueError) as error:
+            problems.append(f"{subject}: {error}")
     return problems
+
+
+def _problems_of(volume: Volume, progress: Progress | None) -> list[str]:
+    try:
+        return verify_volume(volume, progress)
+    except TiledvolError as error:
+        return [str(error)]
 
 
 def verify_volume(volume: Volume, progress: Progress | None = None) -> list[str]:
     """Return what is wrong with one volume; see `verify`."""
     name = f"{volume.subject}/{volume.name}"
+    summary = ImageSummary.from_json(volume.attributes, name)
+    if summary.to_json() != volume.summary.to_json():
+        return [f"{name}: its own zarr.json does not match the subject's; convert it again"]
+    volume.read_sync(volume.block_box((0,) * volume.ndim))  # checks the array's shape and type
     build = LabelIndexBuilder if volume.kind == "label" else ImageIndexBuilder
     index = build(volume.shape, volume.chunk_shape, volume.dtype)
     problems: list[str] = []
@@ -150,7 +163,8 @@ def _differing_blocks(volume: Volume, found: Any, stored: Any) -> str:
     """Name a block whose index entry is wrong, as far as the index can be compared at all."""
     if volume.kind == "label":
         rows = {tuple(r) for r in found.tolist()} ^ {tuple(r) for r in stored.tolist()}
-        numbers = sorted({row[1] for row in rows})
+        blocks = math.prod(volume.grid)
+        numbers = sorted({row[1] for row in rows if 0 <= row[1] < blocks})
         positions = [tuple(int(i) for i in np.unravel_index(n, volume.grid)) for n in numbers]
     elif found.shape == stored.shape:
         equal = (found == stored) | ((found != found) & (stored != stored))
@@ -159,6 +173,8 @@ def _differing_blocks(volume: Volume, found: Any, stored: Any) -> str:
         positions = [tuple(int(i) for i in p) for p in np.argwhere(~equal)]
     else:
         return f"any block: it has shape {stored.shape}, not {found.shape}"
+    if not positions:
+        return "any block: its rows are out of order, or of no block"
     return f"block {positions[0]}" + (f" and {len(positions) - 1} more" if positions[1:] else "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from functools import cached_property
 from itertools import product
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ import tensorstore as ts
 
 from tiledvol.errors import BlockError, GeometryError, ReadTimeoutError, StoreError
 from tiledvol.geometry import Affine, Box, orientation_of, spacing_of
+from tiledvol.storage import catalogue
 from tiledvol.storage.attributes import ImageSummary, read_attributes
 from tiledvol.storage.blocks import ImageBlocks, LabelBlocks, grid_shape
 from tiledvol.storage.readers import MappedReader, Reader, TensorStoreReader, is_uncompressed
@@ -52,8 +54,13 @@ class Volume:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        lasting = {k: v for k, v in self.__dict__.items() if k not in ("_opening", "attributes")}
+        lasting = {k: v for k, v in self.__dict__.items() if k != "attributes"}
         return lasting | {"_reader": None}
+
+    @property
+    def summary(self) -> ImageSummary:
+        """What the catalogue knows of the image."""
+        return self._summary
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -129,11 +136,10 @@ class Volume:
     @property
     def statistics(self) -> dict[str, Any] | None:
         """Of an image, see `tiledvol.storage.statistics.Statistics.finish`; None for a label."""
-        return self.attributes.get("statistics")
+        return deepcopy(self.attributes.get("statistics"))
 
-    @cached_property
-    def _opening(self) -> Any:
-        """The future of the opened array: shared by all reads, so that it is opened once."""
+    def _open(self) -> Any:
+        """Return a future of the opened array."""
         return self._store.open_array(f"{self._path()}/0")
 
     def _make_reader(self, array: ts.TensorStore) -> Reader:
@@ -161,7 +167,18 @@ class Volume:
         """Return an array of the per-block index, as `tiledvol.storage.blocks` names them."""
         what = f"reading the block index of {self._path()}"
         array = self._store.result(self._store.open_array(f"{self._path()}/blocks/{name}"), what)
-        return np.asarray(self._store.result(array.read(), what))
+        index = np.asarray(self._store.result(array.read(), what))
+        shape, dtype = {
+            "counts": ((*index.shape[:1], 3), np.dtype(np.int64)),
+            "range": ((*self.grid, 2), self.dtype),
+            "sum": (self.grid, np.dtype(np.float64)),
+        }[name]
+        if index.shape != shape or index.dtype != dtype:
+            raise StoreError(
+                f"{self._name()}: the per-block {name} has shape {index.shape} and type "
+                f"{index.dtype}, not {shape} and {dtype}; delete the subject and convert it again"
+            )
+        return index
 
     def blocks_of(self, box: Box) -> list[tuple[int, ...]]:
         """Return the grid positions of the blocks that a read of ``box`` decodes, in C order.
@@ -271,7 +288,9 @@ class Volume:
         check_process()
         try:
             async with asyncio.timeout(self._store.timeout):
-                return await start(self._reader or self._make_reader(await self._opening))
+                # Not shared: a read that is cancelled would cancel the others' opening too.
+                reader = self._reader or self._make_reader(await self._open())
+                return await start(reader)
         except TimeoutError as error:
             raise self._timed_out(region) from error
         except ValueError as error:
@@ -330,6 +349,8 @@ class Volume:
 
     def _full_box(self, box: Box) -> Box:
         """Return the box with the channel axis in front where the volume has one."""
+        if not isinstance(box, Box):
+            raise TypeError(f"{self._name()}: give a tiledvol.Box, not {box!r}")
         if box.ndim == self.ndim:
             return box
         if box.ndim == 3:
@@ -340,7 +361,7 @@ class Volume:
         check_process()
         try:
             timeout = self._store.timeout
-            reader = self._reader or self._make_reader(self._opening.result(timeout=timeout))
+            reader = self._reader or self._make_reader(self._open().result(timeout=timeout))
             return reader.read(region, timeout)
         except TimeoutError as error:
             raise self._timed_out(region) from error
@@ -356,12 +377,19 @@ class Volume:
 
     def _explain(self, region: tuple[slice, ...], error: ValueError) -> StoreError:
         """Find the block that made a read fail: read those of the region one by one."""
+        key = f"{self._path()}/zarr.json"
+        if self._store.read(catalogue.marker_key(self.subject)) is None or not self._store.read(
+            key
+        ):
+            return StoreError(
+                f"{self._name()}: was replaced or deleted since the dataset was opened: open the "
+                f"dataset again ({reason(error)})"
+            )
         reader = self._reader
         if reader is None:
-            del self._opening  # the next read tries again
             return StoreError(
-                f"{self._name()}: the array cannot be opened; convert the subject again with "
-                f"--force ({reason(error)})"
+                f"{self._name()}: the array cannot be opened; delete the subject and convert it "
+                f"again, or convert with --force ({reason(error)})"
             )
         box = Box(tuple(s.start for s in region), tuple(s.stop for s in region))
         for position in self.blocks_of(box):
@@ -369,8 +397,8 @@ class Volume:
                 reader.read(self.block_box(position).slices, self._store.timeout)
             except (ValueError, TimeoutError) as found:
                 return BlockError(
-                    f"{self._name()}: block {position} is damaged or missing; convert the "
-                    f"subject again with --force ({found})"
+                    f"{self._name()}: block {position} is damaged or missing; delete the subject "
+                    f"and convert it again, or convert with --force ({found})"
                 )
         return StoreError(f"{self._name()}: reading {_text(region)} failed: {reason(error)}")
 

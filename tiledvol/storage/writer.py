@@ -18,6 +18,7 @@ from tiledvol.storage import catalogue
 from tiledvol.storage.attributes import (
     MAX_CATALOGUED_CLASSES,
     ImageSummary,
+    check_is_dataset,
     group_json,
     parse_attributes,
 )
@@ -58,8 +59,11 @@ def create_dataset(url: str | os.PathLike[str], timeout: float = TIMEOUT_S) -> S
     store.check_writable()
     data = store.read("zarr.json")
     if data is not None:
-        parse_attributes(data, f"{store.url}: zarr.json")
+        check_is_dataset(parse_attributes(data, f"{store.url}: zarr.json"), store.url)
         return store
+    above = store.local_path.parent / "zarr.json" if store.local_path else None
+    if above and above.is_file() and b'"tiledvol"' in above.read_bytes():
+        raise StoreError(f"{store.url}: lies inside the dataset {above.parent}; take another place")
     if store.local_path and store.local_path.exists():
         if not store.local_path.is_dir():
             raise StoreError(f"{store.url}: is a file; give the folder of a dataset")
@@ -121,8 +125,9 @@ class ImageWriter:
         first = [a // c for a, c in zip(start, self.summary.chunk_shape, strict=True)]
         try:
             self._index.add(first, slab)
-        finally:
             self._wait()
+        finally:
+            self._abandon_pending()
             self._pending = future
         self._written += slab.size
 
@@ -140,9 +145,14 @@ class ImageWriter:
             self._pending = None
 
     def abandon(self) -> None:
-        """Wait for what is under way, whatever becomes of it."""
+        """Wait for what is under way, whatever becomes of it, and delete all that was written."""
+        self._abandon_pending()
+        self._store.delete_prefix(f"{self._path}/")
+
+    def _abandon_pending(self) -> None:
         if self._pending is not None:
             self._pending.exception(timeout=self._store.timeout)
+            self._pending = None
 
     def finish(self, attributes: Mapping[str, Any]) -> None:
         """Write the index and the metadata, once every voxel has been written.
@@ -176,23 +186,28 @@ class ImageWriter:
 class SubjectWriter:
     """Writes the images of one subject; a context manager.
 
-    Nothing is visible until `commit`, which writes the subject's marker. A subject that is there
-    already stays as it is until then: its successor's images lie in folders of other names, and
-    the marker, written in one piece, says which are in force. Leaving the context without a
-    commit removes what was written.
+    Nothing is visible until `commit`, which writes the subject's marker, in one piece; it says
+    which folders hold the images. The first writer of a new subject claims the folders that bear
+    the images' own names. Any other, be it of a successor, after a crash, or at the same time,
+    takes folders of its own, and so no writer touches another's. Of several at the same time the
+    first to commit wins; the others fail. Leaving the context without a commit removes what was
+    written, and a subject that was there stays as it was.
     """
 
     def __init__(self, store: Store, subject: str) -> None:
         self._store = store
         self.subject = check_name(subject, "subject")
-        self._replaces = store.read(catalogue.marker_key(subject)) is not None
-        self._suffix = f"~{secrets.token_hex(4)}" if self._replaces else ""
+        self._claim = f"{subject}/claim"
+        self._suffix = ""
         self._images: dict[str, ImageWriter] = {}
         self._committed = False
 
     def __enter__(self) -> SubjectWriter:
-        if not self._replaces:
-            self._store.delete_prefix(f"{self.subject}/")  # left over from a crash
+        key = catalogue.marker_key(self.subject)
+        marker, self._generation = self._store.read_generation(key)
+        self._replaces = marker is not None
+        if self._replaces or not self._store.create(self._claim, b""):
+            self._suffix = f"~{secrets.token_hex(4)}"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -200,10 +215,8 @@ class SubjectWriter:
             return
         for image in self._images.values():
             image.abandon()
-            if self._replaces:
-                self._store.delete_prefix(f"{self.subject}/{image.summary.path}/")
-        if not self._replaces:
-            self._store.delete_prefix(f"{self.subject}/")
+        if not self._suffix:
+            self._store.delete(self._claim)
 
     def image(
         self,
@@ -266,10 +279,14 @@ class SubjectWriter:
         if self._replaces:
             # First, so that no reader is sent to the folders that are about to go.
             catalogue.update(self._store, drop=[self.subject])
-        self._store.write(catalogue.marker_key(self.subject), group_json(tiledvol=entry))
+        marker = group_json(tiledvol=entry)
+        if not self._store.replace(catalogue.marker_key(self.subject), marker, self._generation):
+            raise StoreError(
+                f"{self._store.url}: {self.subject} was converted by another process meanwhile, "
+                f"and stays as that one left it"
+            )
         self._committed = True
-        if self._replaces:
-            self._delete_superseded({writer.summary.path for writer in self._images.values()})
+        self._delete_superseded({writer.summary.path for writer in self._images.values()})
         return entry
 
     def _delete_superseded(self, in_force: set[str]) -> None:
@@ -278,3 +295,4 @@ class SubjectWriter:
         keys = (key.removeprefix(prefix) for key in self._store.list_keys(prefix))
         for folder in {key.partition("/")[0] for key in keys if "/" in key} - in_force:
             self._store.delete_prefix(f"{prefix}{folder}/")
+        self._store.delete(self._claim)
