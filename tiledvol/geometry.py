@@ -125,7 +125,7 @@ class Box:
     @classmethod
     def from_world(cls, lower: npt.ArrayLike, upper: npt.ArrayLike, affine: Affine) -> Box:
         """Return the smallest box whose voxels cover the world box ``lower`` to ``upper`` (mm)."""
-        if not np.isfinite([lower, upper]).all():
+        if not (np.isfinite(lower).all() and np.isfinite(upper).all()):
             raise GeometryError(f"the world box {lower!r} to {upper!r} lies at no voxels")
         corners = np.array(np.meshgrid(*np.transpose([lower, upper]), indexing="ij"))
         voxels = (

@@ -16,8 +16,9 @@ from tiledvol.loading.cursor import Cursor
 from tiledvol.loading.device import Mover
 from tiledvol.loading.engine import Engine
 from tiledvol.loading.iteration import Batch, BatchIterator
-from tiledvol.loading.memory import resolve_cache
+from tiledvol.loading.memory import with_cache
 from tiledvol.loading.options import (
+    check_least,
     check_names,
     parse_bytes,
     resolve_device,
@@ -95,11 +96,13 @@ class PatchLoader(IterableDataset[Batch]):
     max_bytes_in_flight : int or str
         Bytes of these, at most, e.g. ``"1GiB"``.
     cache_bytes : int or str, optional
-        Decoded blocks to keep in memory. None: the pool that the dataset was opened with.
+        Decoded blocks to keep in memory; ``"all"``: every one. None: the pool that the dataset was
+        opened with.
     require : {"all", "any"}
         ``"any"`` leaves out subjects that lack an image, instead of refusing them.
     on_error : {"raise", "skip"}
-        ``"skip"`` puts another, deterministic draw in the place of one that cannot be read.
+        ``"skip"`` puts another, deterministic draw in the place of one that cannot be read, but
+        for time-outs, which are the store's.
     rank, world_size : int, optional
         This process, and how many; taken from torch.distributed where it is initialised.
 
@@ -140,14 +143,9 @@ class PatchLoader(IterableDataset[Batch]):
         super().__init__()
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error={on_error!r}: choose raise or skip")
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("prefetch_batches", prefetch_batches, 1),
-            ("patches_per_epoch", patches_per_epoch, 1),
-            ("seed", seed, 0),
-        ):
-            if value is not None and value < least:
-                raise ValueError(f"{name}={value}: it must be at least {least}")
+        check_least(0, seed=seed)
+        check_least(1, batch_size=batch_size, prefetch_batches=prefetch_batches)
+        check_least(1, patches_per_epoch=patches_per_epoch)
         names = check_names(images, labels)
         target = resolve_spacing(spacing)
         fills = resolve_fill(fill, images, pad)
@@ -157,14 +155,7 @@ class PatchLoader(IterableDataset[Batch]):
         self.rank, self.world_size = resolve_ranks(rank, world_size)
         chosen = select_subjects(dataset, names, require)
         if cache_bytes is not None:
-            if not isinstance(dataset, Dataset):
-                raise ValueError(
-                    f"cache_bytes={cache_bytes!r} needs a Dataset; for a mapping of its subjects, "
-                    f"open it with context=tiledvol.make_context(bytes)"
-                )
-            volumes = (subject[name] for subject in chosen.values() for name in names)
-            cached = dataset.with_cache(resolve_cache(cache_bytes, volumes))
-            chosen = {subject: cached[subject] for subject in chosen}
+            chosen = with_cache(cache_bytes, dataset, chosen, names)
         specs = image_specs(chosen, images, labels, fills, where, dtype, target is not None)
         if target is None:
             check_one_grid(chosen, names)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
 from tiledvol.loading.options import parse_bytes
+from tiledvol.storage.dataset import Dataset, Subject
 from tiledvol.storage.volume import Volume
 
 ALL = "all"
@@ -22,18 +23,39 @@ CGROUP = Path("/sys/fs/cgroup")
 """Where Linux tells what a container may use."""
 
 
-def resolve_cache(value: int | str, volumes: Iterable[Volume]) -> int:
-    """Return the bytes of a block cache, and warn if the machine lacks the memory for it.
+def with_cache(
+    value: int | str,
+    dataset: Mapping[str, Subject],
+    subjects: Iterable[str],
+    names: Sequence[str],
+) -> dict[str, Subject]:
+    """Return subjects that are read through a block cache; warn if memory is short of it.
 
     Parameters
     ----------
     value : int or str
-        Bytes, or `ALL`.
-    volumes : iterable of Volume
-        What is read.
+        Bytes of the cache, or `ALL`.
+    dataset : Dataset
+        Of the subjects.
+    subjects, names
+        Ids, and the images that are read of each.
+
+    Raises
+    ------
+    ValueError
+        If the value is neither, or subjects of other mappings than a dataset are given.
     """
+    if not isinstance(dataset, Dataset):
+        raise ValueError(  # noqa: TRY004
+            f"cache_bytes={value!r} needs a Dataset; for a mapping of its subjects, open it with "
+            f"context=tiledvol.make_context(bytes)"
+        )
     whole = value == ALL
-    size = decoded_bytes(volumes) if whole else parse_bytes(value, "cache_bytes")
+    size = (
+        decoded_bytes(dataset[subject][name] for subject in subjects for name in names)
+        if whole
+        else parse_bytes(value, "cache_bytes")
+    )
     available = available_bytes()
     if available is not None and size > available:
         what = "the whole dataset takes" if whole else f"cache_bytes={value!r} is"
@@ -42,7 +64,8 @@ def resolve_cache(value: int | str, volumes: Iterable[Volume]) -> int:
             f"available: give cache_bytes= less, or the machine may begin to swap",
             stacklevel=3,
         )
-    return size
+    cached = dataset.with_cache(size)
+    return {subject: cached[subject] for subject in subjects}
 
 
 def decoded_bytes(volumes: Iterable[Volume]) -> int:

@@ -36,6 +36,13 @@ def parse_bytes(value: int | str, name: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
+def check_least(least: int, **arguments: int | None) -> None:
+    """Raise ValueError, naming it, if an argument that is given is below ``least``."""
+    for name, value in arguments.items():
+        if value is not None and value < least:
+            raise ValueError(f"{name}={value}: it must be at least {least}")
+
+
 def resolve_patch_size(
     size: int | Sequence[float],
     units: str,

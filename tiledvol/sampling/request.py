@@ -78,8 +78,8 @@ class PatchRequest:
         if (np.abs(reach - np.diag(last)).sum(axis=1) + np.abs(first - start) <= ON_GRID).all():
             begin = tuple(start.astype(int).tolist())
             return SourceRegion(Box(begin, tuple(map(add, begin, self.shape))), None)
-        low = np.floor(np.round(first + np.minimum(reach, 0).sum(axis=1), 6))
-        high = np.ceil(np.round(first + np.maximum(reach, 0).sum(axis=1), 6)) + 1
+        low = np.floor(np.round(first + np.minimum(reach, 0).sum(axis=1), 6)).astype(int)
+        high = np.ceil(np.round(first + np.maximum(reach, 0).sum(axis=1), 6)).astype(int) + 1
         to_image[:3, 3] -= low
         return SourceRegion(Box(tuple(low), tuple(high)), to_image)
 
