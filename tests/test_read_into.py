@@ -1,8 +1,6 @@
 """Volume.read_into: the same voxels as read, in memory that is there already."""
 
 import asyncio
-import gc
-import weakref
 
 import numpy as np
 import pytest
@@ -65,37 +63,3 @@ def test_a_missing_shard_is_named(tmp_path):
     next((tmp_path / "d.tvol").glob("s*/ct/0/c/0/0/0")).unlink()
     with pytest.raises(BlockError, match=r"s/ct: block \(0, 0, 0\)"):
         read_into(subject["ct"], tv.Box((0, 0, 0), (40, 40, 40)), np.zeros((40, 40, 40), np.int16))
-
-
-def test_memory_lives_until_a_read_that_was_given_up_is_over(subject):
-    """What owns it, as the loader's buffers are owned, is not told before that."""
-
-    class Owner:
-        def __init__(self):
-            self.memory = np.zeros((70, 40, 50), np.float32)
-            self.__array_interface__ = self.memory.__array_interface__
-
-    async def main():
-        owners = [Owner() for _ in range(40)]
-        box = tv.Box((0, 0, 0), (70, 40, 50))
-        reads = [
-            asyncio.ensure_future(subject["three"].read_into(box, np.asarray(owner)))
-            for owner in owners
-        ]
-        alive = [weakref.ref(owner) for owner in owners]
-        memory = [owner.memory for owner in owners]
-        owners.clear()
-        await asyncio.sleep(0)
-        for read in reads:
-            read.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
-        reads.clear()
-        while any(ref() is not None for ref in alive):
-            gc.collect()
-            await asyncio.sleep(0.01)
-        for array in memory:
-            array[...] = -1  # nobody writes any more
-        await asyncio.sleep(0.05)
-        return all((array == -1).all() for array in memory)
-
-    assert asyncio.run(main())
