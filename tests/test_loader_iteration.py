@@ -266,6 +266,22 @@ def test_an_error_ends_the_iteration(cohort, monkeypatch):
     assert threads() == set()
 
 
+def test_an_error_ends_async_iteration(cohort, monkeypatch):
+    async def fail(*_):
+        raise tv.TiledvolError("out of order")
+
+    async def main():
+        iterator = aiter(cohort.loader())
+        with pytest.raises(tv.TiledvolError, match=r"index 0, subject .: out of order"):
+            await anext(iterator)
+        assert threads() == set()
+        with pytest.raises(RuntimeError, match="was closed"):
+            await anext(iterator)
+
+    monkeypatch.setattr(tv.Volume, "read_into", fail)
+    asyncio.run(main())
+
+
 # Processes
 
 

@@ -1,6 +1,8 @@
 """Volume.read_into: the same voxels as read, in memory that is there already."""
 
 import asyncio
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -63,3 +65,36 @@ def test_a_missing_shard_is_named(tmp_path):
     next((tmp_path / "d.tvol").glob("s*/ct/0/c/0/0/0")).unlink()
     with pytest.raises(BlockError, match=r"s/ct: block \(0, 0, 0\)"):
         read_into(subject["ct"], tv.Box((0, 0, 0), (40, 40, 40)), np.zeros((40, 40, 40), np.int16))
+
+
+class Owner:
+    """Owns memory as the loader's buffers are owned: who uses the memory keeps the owner alive."""
+
+    def __init__(self):
+        self.memory = np.zeros((70, 40, 50), np.float32)
+        self.__array_interface__ = self.memory.__array_interface__
+
+
+def test_memory_is_kept_until_a_read_that_was_given_up_is_over(subject):
+    async def main():
+        owners = [Owner() for _ in range(40)]
+        memory = [owner.memory for owner in owners]
+        owned = [weakref.ref(owner) for owner in owners]
+        box = tv.Box((0, 0, 0), (70, 40, 50))
+        reads = [subject["three"].read_into(box, np.asarray(owner)) for owner in owners]
+        owners.clear()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*reads), 1e-4)
+        reads.clear()
+        for _ in range(200):
+            gc.collect()  # the frames that errors hold
+            if not any(owner() for owner in owned):
+                break
+            await asyncio.sleep(0.01)
+        assert not any(owner() for owner in owned)
+        for array in memory:
+            array[...] = -1
+        await asyncio.sleep(0.1)
+        assert all((array == -1).all() for array in memory)  # nobody has written since
+
+    asyncio.run(main())

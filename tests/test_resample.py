@@ -253,6 +253,19 @@ def test_images_are_aligned_by_world_coordinates(pair, pad):
     assert pad != "constant" or outside > 1000
 
 
+def test_an_image_elsewhere_is_all_constant():
+    images = {
+        name: (np.ones((9, 9, 9), np.int16), affine_of(0, (1, 1, 1), (shift, 0, 0)))
+        for name, shift in (("ct", 0), ("far", 500))
+    }
+    subject = write_images("memory://far.tvol", images)
+    (batch,) = tv.PatchLoader(
+        {"s": subject}, 4, 1, ["ct", "far"], spacing=1.1, fill={"far": -3}, patches_per_epoch=1
+    )
+    assert (batch["ct"] == 1).all()
+    assert (batch["far"] == -3).all()
+
+
 def test_at_its_own_spacing_an_image_is_cut(pair):
     subject, _ = pair
     cut = tv.PatchLoader({"s": subject}, 12, 2, ["ct"], patches_per_epoch=6)

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -75,13 +74,15 @@ class WeedServer:
                 stderr=log,
                 cwd=self._folder,
             )
-        self._wait_until_it_answers()
+        # The volume server registers last; before, writes wait for seconds within the server.
+        self._wait_for(f"{self.endpoint}/healthz")
+        self._wait_for(f"http://127.0.0.1:{self._ports['master'][0]}/dir/assign")
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_for(self, url: str) -> None:
         assert self._process is not None
         for _ in range(600):
             try:
-                with urllib.request.urlopen(f"{self.endpoint}/healthz", timeout=1):
+                with urllib.request.urlopen(url, timeout=1):
                     return
             except OSError:  # also HTTP errors
                 if self._process.poll() is not None:

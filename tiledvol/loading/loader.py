@@ -96,8 +96,7 @@ class PatchLoader(IterableDataset[Batch]):
     max_bytes_in_flight : int or str
         Bytes of these, at most, e.g. ``"1GiB"``.
     cache_bytes : int or str, optional
-        Decoded blocks to keep in memory; ``"all"``: every one. None: the pool that the dataset was
-        opened with.
+        Decoded blocks to keep in memory, ``"all"`` of them; None: the dataset's own pool.
     require : {"all", "any"}
         ``"any"`` leaves out subjects that lack an image, instead of refusing them.
     on_error : {"raise", "skip"}
